@@ -1,0 +1,102 @@
+"""Check a data directory: sizes, structure and counts; with --full also every hash and every id.
+
+python -m data_tools.verify data/wiki --full
+"""
+
+from __future__ import annotations
+
+import argparse
+import sys
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from megatron_glm.command import run_command
+from megatron_glm.errors import DataError
+
+if TYPE_CHECKING:
+    from megatron_glm.data.manifest import Manifest, Shard
+
+
+def problems(directory: Path, *, full: bool) -> Iterator[str]:
+    """One line for each shard that is damaged.
+
+    Raises:
+        DataError: there is no valid manifest, so nothing can be compared.
+    """
+    from megatron_glm.data.manifest import SPLITS, read_manifest
+
+    manifest = read_manifest(directory)
+    for split in SPLITS:
+        for shard in manifest.split(split).shards:
+            try:
+                _check_shard(directory / split / shard.name, shard, manifest, full=full)
+            except DataError as error:
+                yield str(error)
+
+
+def _check_shard(prefix: Path, shard: Shard, manifest: Manifest, *, full: bool) -> None:
+    from megatron_glm.data.indexed import IndexedFile, bin_path, idx_path
+
+    for path, size in ((bin_path(prefix), shard.bin_bytes), (idx_path(prefix), shard.idx_bytes)):
+        _expect(path, "bytes", _size(path), size)
+    file = IndexedFile(prefix)
+    _expect(prefix, "documents", file.num_documents, shard.documents)
+    _expect(prefix, "tokens", file.num_tokens, shard.tokens)
+    _expect(prefix, "token type", file.dtype.name, manifest.dtype)
+    if not full:
+        return
+    eos = manifest.tokenizer.special["eos"] if manifest.append_eos else None
+    file.check(manifest.tokenizer.vocab_size, eos)
+    _check_hash(bin_path(prefix), shard.bin_sha256)
+    _check_hash(idx_path(prefix), shard.idx_sha256)
+
+
+def _check_hash(path: Path, expected: str) -> None:
+    from megatron_glm.files import sha256_of
+
+    if (found := sha256_of(path)) != expected:
+        raise DataError(f"{path}: SHA-256 is {found}, the manifest says {expected}; copy the file again")
+
+
+def _expect(path: Path, what: str, found: object, expected: object) -> None:
+    if found != expected:
+        raise DataError(f"{path}: {what}: {found}, the manifest says {expected}; copy the directory again")
+
+
+def _size(path: Path) -> int:
+    try:
+        return path.stat().st_size
+    except OSError as error:
+        raise DataError(f"{path}: {error.strerror}, the manifest lists it; copy the directory again") from error
+
+
+def _run(args: argparse.Namespace) -> None:
+    from megatron_glm.data.manifest import SPLITS, read_manifest
+
+    found = list(problems(args.directory, full=args.full))
+    for line in found:
+        print(line)
+    manifest = read_manifest(args.directory)
+    shards = sum(len(manifest.split(split).shards) for split in SPLITS)
+    if found:
+        raise DataError(f"{args.directory}: {len(found)} of {shards} shards are damaged")
+    print(
+        f"{args.directory}: {shards} shards, {manifest.splits.train.tokens:,} + {manifest.splits.held_out.tokens:,} "
+        f"tokens: {'every hash and id' if args.full else 'sizes and structure'} as the manifest says"
+    )
+
+
+def _parser() -> argparse.ArgumentParser:
+    parser = argparse.ArgumentParser(prog="python -m data_tools.verify", description=__doc__.splitlines()[0])
+    parser.add_argument("directory", type=Path, help="written by data_tools.preprocess")
+    parser.add_argument("--full", action="store_true", help="read everything: hashes, offsets, ids, eos")
+    return parser
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    return run_command(_parser(), _run, argv)
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,100 @@
+"""Attention segment by segment, on any device: exact, and nothing is quadratic in the row.
+
+Within a segment part A attends to part A in full, and part B to both with a causal corner. Both
+are dense problems that the stock kernels are good at, so the row costs the sum over its segments
+of their visible areas instead of T².
+"""
+
+from __future__ import annotations
+
+import math
+from bisect import bisect_right
+
+import torch
+from torch import Tensor
+from torch.nn.functional import scaled_dot_product_attention
+
+from glm_kernels.attention.visibility import Visibility
+from glm_kernels.dropout.keys import DropoutKey, RowKeys
+from glm_kernels.dropout.masks import attention_drops, keep_scale
+
+
+def segment_attention(
+    query: Tensor,
+    key: Tensor,
+    value: Tensor,
+    visibility: Visibility,
+    *,
+    dropout: float = 0.0,
+    row_keys: RowKeys | None = None,
+    dropout_key: DropoutKey | None = None,
+) -> Tensor:
+    """Interval attention; [T, heads, d] each -> [T, heads, d], padding rows are 0. See op.attention."""
+    segments = visibility.segments
+    lengths = [end - start for start, _, end in segments]
+    lengths.append(visibility.length - sum(lengths))
+    # One split, not S slices: the backward of a slice writes a gradient of the whole row.
+    queries, keys, values = (x.split(lengths) for x in (query, key, value))
+    if dropout:
+        drops = _segment_drops(visibility, query.shape[1], dropout, row_keys, dropout_key)
+        rows = [
+            _dropped_rows(q, k, v, part_a, drop.to(query.device), keep_scale(dropout))
+            for q, k, v, (_, part_a, _), drop in zip(queries, keys, values, segments, drops, strict=False)
+        ]
+    else:
+        rows = [
+            _rows(q, k, v, part_a) for q, k, v, (_, part_a, _) in zip(queries, keys, values, segments, strict=False)
+        ]
+    padding = queries[-1].mul(0)  # zeros with a gradient: a row of padding only must not lose its graph
+    return torch.cat([*rows, padding])
+
+
+def _rows(query: Tensor, key: Tensor, value: Tensor, part_a: int) -> Tensor:
+    """One segment without dropout; [n, heads, d] each -> [n, heads, d]."""
+    query, key, value = (x.transpose(0, 1)[None] for x in (query, key, value))
+    rows = []
+    if part_a:
+        in_a = slice(None, part_a)
+        rows.append(scaled_dot_product_attention(query[:, :, in_a], key[:, :, in_a], value[:, :, in_a]))
+    if part_a < query.shape[2]:
+        visible = _part_b_visible(query.shape[2], part_a, query.device)
+        rows.append(scaled_dot_product_attention(query[:, :, part_a:], key, value, attn_mask=visible))
+    return torch.cat(rows, dim=2)[0].transpose(0, 1)
+
+
+def _dropped_rows(query: Tensor, key: Tensor, value: Tensor, part_a: int, drop: Tensor, scale: float) -> Tensor:
+    """One segment with dropout as an explicit softmax; drop: bool [heads, a·a + b·n] -> [n, heads, d]."""
+    length, heads, _ = query.shape
+    query = query.transpose(0, 1) / math.sqrt(query.shape[-1])
+    key = key.permute(1, 2, 0)
+    value = value.transpose(0, 1) * scale  # here rather than on the weights: d columns, not n
+    rows = []
+    area_a = part_a * part_a
+    if part_a:
+        weights = (query[:, :part_a] @ key[:, :, :part_a]).softmax(dim=-1)
+        weights = weights.masked_fill(drop[:, :area_a].view(heads, part_a, part_a), 0.0)
+        rows.append(weights @ value[:, :part_a])
+    if part_a < length:
+        hidden = ~_part_b_visible(length, part_a, query.device)
+        weights = (query[:, part_a:] @ key).masked_fill(hidden, -math.inf).softmax(dim=-1)
+        weights = weights.masked_fill(drop[:, area_a:].view(heads, length - part_a, length), 0.0)
+        rows.append(weights @ value)
+    return torch.cat(rows, dim=1).transpose(0, 1)
+
+
+def _part_b_visible(length: int, part_a: int, device: torch.device) -> Tensor:
+    """What part B sees of its segment: bool [length − part_a, length], causal from the lower right corner."""
+    return torch.ones(length - part_a, length, dtype=torch.bool, device=device).tril(diagonal=part_a)
+
+
+def _segment_drops(
+    visibility: Visibility, heads: int, probability: float, row_keys: RowKeys, key: DropoutKey
+) -> list[Tensor]:
+    """The drop masks of all segments, each keyed by its sample and its place there: bool [heads, a·a + b·n]."""
+    starts = [start for _, start, _ in row_keys.spans]
+    drops = []
+    for start, part_a, end in visibility.segments:
+        sample, begin, _ = row_keys.spans[bisect_right(starts, start) - 1]
+        area = part_a * part_a + (end - start - part_a) * (end - start)
+        drops.append(attention_drops(probability, heads, area, sample=sample, place=start - begin, key=key))
+    return drops

@@ -1,0 +1,35 @@
+"""How every command of the project starts and ends: `--debug`, one-line errors, exit codes."""
+
+from __future__ import annotations
+
+import argparse
+import sys
+from collections.abc import Callable, Sequence
+
+from megatron_glm.errors import UserError
+
+EXIT_USER_ERROR = 2  # argparse uses the same code for a wrong flag
+EXIT_INTERRUPTED = 130
+
+
+def run_command(
+    parser: argparse.ArgumentParser,
+    run: Callable[[argparse.Namespace], int | None],
+    argv: Sequence[str] | None = None,
+) -> int:
+    """Parse `argv`, call `run`, and turn a user's mistake into one line on stderr; returns the exit code."""
+    parser.add_argument("--debug", action="store_true", help="show the traceback of an error")
+    args = parser.parse_args(argv)
+    try:
+        return run(args) or 0
+    except UserError as error:
+        if args.debug:
+            raise
+        print(f"error: {' '.join(str(error).split())}", file=sys.stderr)
+        return EXIT_USER_ERROR
+    except KeyboardInterrupt:
+        print("interrupted", file=sys.stderr)
+        return EXIT_INTERRUPTED
+    except BrokenPipeError:  # the reader of our output has left: `glm show-sample … | head`
+        sys.stderr.close()
+        return 0

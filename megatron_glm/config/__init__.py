@@ -1,0 +1,1 @@
+"""Configuration: one frozen schema, loaded from YAML with dotted overrides."""

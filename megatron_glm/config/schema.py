@@ -1,0 +1,161 @@
+"""Every setting of a run, its type, its unit and its default.
+
+The sections are frozen and refuse unknown keys; loading.py turns a violation into a one-line error.
+"""
+
+from __future__ import annotations
+
+from typing import Annotated, Any, Literal, Self
+
+from pydantic import BaseModel, ConfigDict, Field, model_validator
+
+Probability = Annotated[float, Field(ge=0.0, le=1.0)]
+Positive = Annotated[int, Field(ge=1)]
+
+
+class Section(BaseModel):
+    """A group of settings; unknown keys and changes after loading are errors."""
+
+    model_config = ConfigDict(extra="forbid", frozen=True, allow_inf_nan=False)
+
+
+class Model(Section):
+    """The Transformer (DESIGN: pre-LN, tanh-GELU, learned word, position and block-position tables)."""
+
+    num_layers: Positive
+    hidden_size: Positive
+    num_attention_heads: Positive
+    max_positions: Positive = Field(512, description="largest position; tables have max_positions + 1 rows")
+    vocab_size: Positive | None = Field(
+        None, description="rows of the word table; default: the tokenizer's size padded to a multiple of 128"
+    )
+    hidden_dropout: Probability = 0.1
+    attention_dropout: Probability = 0.1
+    initializer_range: Annotated[float, Field(gt=0)] = 0.02
+
+    @model_validator(mode="after")
+    def _heads_divide_hidden(self) -> Self:
+        if self.hidden_size % self.num_attention_heads:
+            raise ValueError(
+                f"hidden_size {self.hidden_size} is not a multiple of num_attention_heads {self.num_attention_heads}"
+            )
+        return self
+
+
+class Tokenizer(Section):
+    """Where the tokenizer lies."""
+
+    path: str = Field(description="directory written by data_tools.train_tokenizer or import_tokenizer")
+
+
+class Source(Section):
+    """One corpus."""
+
+    path: str = Field(description="directory written by data_tools.preprocess")
+    weight: Annotated[float, Field(gt=0)] = Field(1.0, description="share of the samples, relative to the others")
+
+
+class Data(Section):
+    """What is read, and how it is cut into samples."""
+
+    sources: Annotated[tuple[Source, ...], Field(min_length=1)]
+    window: Annotated[int, Field(ge=2)] = Field(512, description="raw tokens of a sample, at most")
+    isolate_documents: bool = Field(True, description="each document piece of a window sees only itself")
+    prefetch: Annotated[int, Field(ge=0)] = Field(2, description="steps prepared ahead by a thread; 0: none")
+
+
+class Objective(Section):
+    """The blank-infilling mixture (GLM paper, sections 2.1 and 2.2)."""
+
+    token: Probability = Field(1.0, description="probability of short spans behind [MASK]")
+    sentence: Probability = Field(0.0, description="probability of whole sentences behind [sMASK]")
+    document: Probability = Field(0.0, description="probability of one long span behind [gMASK]")
+    token_ratio: Annotated[float, Field(gt=0, lt=1)] = Field(0.15, description="least masked share, token objective")
+    mean_span: Annotated[float, Field(gt=0)] = Field(3.0, description="Poisson mean of a span's length, in tokens")
+    sentence_ratio: Annotated[float, Field(gt=0, lt=1)] = Field(
+        0.15, description="least masked share, sentence objective"
+    )
+    document_min_ratio: Annotated[float, Field(gt=0, le=1)] = Field(
+        0.5, description="least masked share, document objective"
+    )
+    prefix_probability: Probability = Field(0.5, description="share of document spans in prefix form")
+    max_spans: Positive = Field(40, description="spans of a sample, at most")
+    shuffle_spans: bool = Field(True, description="part B holds the spans in random order")
+    task_masks: bool = Field(True, description="[sMASK] and [gMASK] for their objectives; false: [MASK] for all")
+    block_mask_probability: Probability = Field(0.0, description="B inputs replaced by [dBLOCK], token objective")
+    short_sequence_probability: Probability = Field(0.0, description="samples cut into short sequences")
+    single_span_probability: Probability = Field(0.0, description="samples with one short span a segment")
+
+    @model_validator(mode="after")
+    def _probabilities_sum_to_one(self) -> Self:
+        total = self.token + self.sentence + self.document
+        if abs(total - 1.0) > 1e-6:
+            raise ValueError(
+                f"token {self.token} + sentence {self.sentence} + document {self.document} = {total:g}, must be 1"
+            )
+        return self
+
+
+class Optimizer(Section):
+    """AdamW; norms and biases are not decayed."""
+
+    learning_rate: Annotated[float, Field(gt=0)] = Field(description="peak learning rate")
+    beta1: Annotated[float, Field(ge=0, lt=1)] = 0.9
+    beta2: Annotated[float, Field(ge=0, lt=1)] = 0.98
+    eps: Annotated[float, Field(gt=0)] = 1e-6
+    weight_decay: Annotated[float, Field(ge=0)] = 0.1
+    gradient_clipping: Annotated[float, Field(ge=0)] = Field(1.0, description="largest global norm; 0: off")
+
+
+class Schedule(Section):
+    """Learning rate: linear warm-up from 0, then decay to the floor, then constant."""
+
+    decay: Literal["cosine", "linear"] = "cosine"
+    warmup_steps: Annotated[int, Field(ge=0)] = 0
+    decay_steps: Positive | None = Field(None, description="step at which the floor is reached; default: train.steps")
+    floor: Probability = Field(0.1, description="lowest learning rate after warm-up, as a share of the peak")
+
+
+class Train(Section):
+    """The run."""
+
+    output: str = Field(description="directory of metrics, plots and checkpoints")
+    steps: Positive
+    global_batch_size: Positive = Field(description="samples a step")
+    micro_batch_size: Positive = Field(description="samples of one forward pass on one replica")
+    seed: Annotated[int, Field(ge=0, lt=2**63)] = 1234
+    precision: Literal["fp32", "bf16"] = "fp32"
+    loss: Literal["per_objective", "per_token"] = Field("per_objective", description="what the mean is taken over")
+    recompute: Literal["none", "full"] = Field("none", description="activation checkpointing of every layer")
+    log_interval: Positive = Field(10, description="steps")
+    eval_interval: Positive = Field(1000, description="steps")
+    eval_samples: Positive = Field(256, description="held-out windows of an evaluation, once per objective")
+    threads: Positive | None = Field(None, description="CPU threads of a process; default: torch's choice")
+
+
+class Parallel(Section):
+    """How the work is spread over processes."""
+
+    zero_stage: Literal[0, 1, 2, 3] = 1
+
+
+class Checkpoint(Section):
+    """When to save and where to start from."""
+
+    save_interval: Positive | None = Field(None, description="steps; default: only at the end")
+    resume: str = Field("auto", description="auto, must, never, or the path of a checkpoint")
+
+
+class Config(Section):
+    """A whole run."""
+
+    model: Model
+    tokenizer: Tokenizer
+    data: Data
+    objective: Objective = Objective()
+    optimizer: Optimizer
+    schedule: Schedule = Schedule()
+    train: Train
+    parallel: Parallel = Parallel()
+    checkpoint: Checkpoint = Checkpoint()
+    deepspeed: dict[str, Any] = Field(default_factory=dict, description="merged last into DeepSpeed's own JSON")

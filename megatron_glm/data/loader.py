@@ -1,0 +1,175 @@
+"""From the order of samples to the micro-batches of one replica, prepared ahead by a thread.
+
+The whole state of the data is the number of samples consumed: a step is made from its first sample's
+index alone, so any step can be prepared before its turn, or again after a resume.
+"""
+
+from __future__ import annotations
+
+import time
+from collections import deque
+from collections.abc import Callable, Iterator, Sequence
+from concurrent.futures import Future, ThreadPoolExecutor
+from dataclasses import dataclass
+from typing import Protocol, Self
+
+import numpy as np
+
+from megatron_glm.data.batch import Batch
+from megatron_glm.objective.sample import Objective, Sample
+
+Collate = Callable[[Sequence[Sample]], Batch]
+
+
+class Samples(Protocol):
+    """What a loader reads: `dataset.SampleDataset`."""
+
+    def samples(self, indices: np.ndarray) -> list[Sample]: ...
+
+
+class HeldOut(Protocol):
+    """What an evaluation reads: `dataset.HeldOutDataset`."""
+
+    num_windows: int
+
+    def sample(self, objective: Objective, window: int) -> Sample: ...
+
+
+@dataclass(frozen=True)
+class Step:
+    """A replica's share of one optimizer step.
+
+    Attributes:
+        first_sample: global index of the step's first sample, over all replicas.
+        micro_batches: in the order in which they are accumulated.
+        target_counts: targets of each objective in this share.
+    """
+
+    first_sample: int
+    micro_batches: tuple[Batch, ...]
+    target_counts: tuple[int, int, int]
+
+
+def step_indices(
+    step_first_sample: int, global_batch_size: int, dp_rank: int, dp_size: int, micro_batch_size: int
+) -> np.ndarray:
+    """The global sample indices of a replica in a step: int64 [accumulation, micro_batch_size].
+
+    The replicas together have step_first_sample … + global_batch_size − 1, each once: the samples of a step
+    depend neither on the number of replicas nor on the size of a micro-batch.
+
+    Raises:
+        ValueError: sizes that do not divide the global batch, or a rank outside range(dp_size).
+    """
+    if not 0 <= dp_rank < dp_size:
+        raise ValueError(f"dp_rank {dp_rank} lies outside range({dp_size})")
+    if global_batch_size % (dp_size * micro_batch_size):
+        raise ValueError(
+            f"global batch {global_batch_size} is not a multiple of {dp_size} replicas × micro-batch {micro_batch_size}"
+        )
+    indices = step_first_sample + np.arange(global_batch_size, dtype=np.int64)
+    return indices.reshape(-1, dp_size, micro_batch_size)[:, dp_rank]
+
+
+class StepLoader:
+    """An endless iterator over the steps of one replica; use it in a `with` block, or call `close`.
+
+    An error while a step is prepared is raised, as it was, where the step is asked for.
+
+    Args:
+        dataset: gives the samples.
+        collate: makes a batch of samples: `batch.collate` with its options bound.
+        consumed_samples: global samples consumed before: 0, or a multiple of anything after a resume.
+        prefetch: steps prepared ahead by a thread; 0 prepares each when it is asked for.
+
+    Attributes:
+        wait_seconds: how long the consumer has waited for data so far.
+    """
+
+    def __init__(
+        self,
+        dataset: Samples,
+        collate: Collate,
+        *,
+        consumed_samples: int,
+        global_batch_size: int,
+        micro_batch_size: int,
+        dp_rank: int,
+        dp_size: int,
+        prefetch: int,
+    ):
+        self._dataset = dataset
+        self._collate = collate
+        self._next_sample = consumed_samples  # of the next step to be prepared
+        self._layout = (global_batch_size, dp_rank, dp_size, micro_batch_size)
+        step_indices(consumed_samples, *self._layout)  # a layout that does not divide is refused at once
+        self._prefetch = prefetch
+        self._executor = ThreadPoolExecutor(1, thread_name_prefix="data") if prefetch else None
+        self._pending: deque[Future[Step]] = deque()
+        self.wait_seconds = 0.0
+        self._prepare_ahead()
+
+    def __iter__(self) -> Iterator[Step]:
+        return self
+
+    def __next__(self) -> Step:
+        started = time.perf_counter()
+        try:
+            return self._next()
+        finally:
+            self.wait_seconds += time.perf_counter() - started
+
+    def close(self) -> None:
+        """Stop preparing and wait for the thread to end."""
+        if self._executor:
+            self._executor.shutdown(wait=True, cancel_futures=True)
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
+
+    def _next(self) -> Step:
+        if self._executor is None:
+            step = self._prepare(self._next_sample)
+            self._next_sample += self._layout[0]
+            return step
+        step = self._pending[0].result()  # stays in its place if it failed: no step is ever left out
+        self._pending.popleft()
+        self._prepare_ahead()
+        return step
+
+    def _prepare_ahead(self) -> None:
+        while len(self._pending) < self._prefetch:
+            self._pending.append(self._executor.submit(self._prepare, self._next_sample))
+            self._next_sample += self._layout[0]
+
+    def _prepare(self, first_sample: int) -> Step:
+        indices = step_indices(first_sample, *self._layout)
+        samples = self._dataset.samples(indices.ravel())
+        size = indices.shape[1]
+        batches = tuple(self._collate(samples[i : i + size]) for i in range(0, len(samples), size))
+        counts = np.sum([batch.target_counts for batch in batches], axis=0)
+        return Step(first_sample, batches, tuple(counts.tolist()))
+
+
+def evaluation_batches(
+    held_out: HeldOut,
+    objective: Objective,
+    collate: Collate,
+    *,
+    dp_rank: int,
+    dp_size: int,
+    micro_batch_size: int,
+) -> Iterator[Batch]:
+    """A replica's share of the held-out windows under one objective.
+
+    The replicas together have each window once, in equally many micro-batches each, since a forward pass may
+    be a collective: the last ones may be short or hold no sample at all.
+    """
+    together = dp_size * micro_batch_size
+    for first in range(0, held_out.num_windows, together):
+        begin = first + dp_rank * micro_batch_size
+        windows = range(begin, min(begin + micro_batch_size, held_out.num_windows))
+        yield collate([held_out.sample(objective, window) for window in windows])

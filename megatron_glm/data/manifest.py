@@ -1,0 +1,160 @@
+"""The manifest of a data directory: what it holds, from which inputs, by which tokenizer.
+
+It holds no times and no paths but those the user gave, so equal inputs give equal bytes.
+"""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated, Literal, Self
+
+from pydantic import BaseModel, ConfigDict, Field, StringConstraints, ValidationError, model_validator
+
+from megatron_glm.errors import DataError
+
+FORMAT_VERSION = 1
+MANIFEST = "manifest.json"
+SplitName = Literal["train", "held_out"]
+SPLITS: tuple[SplitName, ...] = ("train", "held_out")
+
+Count = Annotated[int, Field(ge=0)]
+Sha256 = Annotated[str, StringConstraints(pattern="^[0-9a-f]{64}$")]
+
+
+class Record(BaseModel):
+    """A group of facts; unknown keys are refused, since the version says which there are."""
+
+    model_config = ConfigDict(extra="forbid", frozen=True)
+
+
+class Shard(Record):
+    """One .bin/.idx pair, `<split>/<name>.bin`; sizes in bytes."""
+
+    name: Annotated[str, StringConstraints(pattern="^[0-9]+$")]
+    documents: Count
+    tokens: Count
+    bin_bytes: Count
+    idx_bytes: Count
+    bin_sha256: Sha256
+    idx_sha256: Sha256
+
+
+class Split(Record):
+    """The shards of one split, in order."""
+
+    shards: tuple[Shard, ...]
+    documents: Count
+    tokens: Count
+
+    @model_validator(mode="after")
+    def _totals(self) -> Self:
+        documents = sum(shard.documents for shard in self.shards)
+        tokens = sum(shard.tokens for shard in self.shards)
+        if (documents, tokens) != (self.documents, self.tokens):
+            raise ValueError(
+                f"the shards hold {documents} documents and {tokens} tokens, "
+                f"the split says {self.documents} and {self.tokens}"
+            )
+        return self
+
+
+class Splits(Record):
+    """What is trained on, and what is only evaluated."""
+
+    train: Split
+    held_out: Split
+
+
+class Probe(Record):
+    """A short text and its ids: a tokenizer that gives others is not the one of this data."""
+
+    text: str
+    ids: tuple[Count, ...]
+
+
+class TokenizerRecord(Record):
+    """The identity of the tokenizer that wrote the ids."""
+
+    hash: str
+    kind: str
+    vocab_size: Annotated[int, Field(ge=1)]
+    special: dict[str, Count | None]
+    probes: tuple[Probe, ...]
+
+
+class Input(Record):
+    """One input file, and what became of its documents."""
+
+    path: str
+    bytes: Count
+    sha256: Sha256
+    documents_in: Count
+    documents_out: Count
+    dropped: dict[str, Count]
+    repaired: dict[str, Count]
+
+    @model_validator(mode="after")
+    def _every_document_is_accounted_for(self) -> Self:
+        dropped = sum(self.dropped.values())
+        if self.documents_in != self.documents_out + dropped:
+            raise ValueError(
+                f"{self.path}: {self.documents_in} documents in, but {self.documents_out} out and {dropped} dropped"
+            )
+        return self
+
+
+class Options(Record):
+    """How the inputs were read and cut."""
+
+    held_out: float
+    text_key: str
+    line_documents: bool
+    shard_tokens: Count
+
+
+class Manifest(Record):
+    """The content of manifest.json."""
+
+    format_version: Literal[1] = FORMAT_VERSION
+    tokenizer: TokenizerRecord
+    dtype: Literal["uint16", "int32"]
+    append_eos: bool
+    splits: Splits
+    inputs: tuple[Input, ...]
+    options: Options
+    versions: dict[str, str]
+
+    @model_validator(mode="after")
+    def _inputs_give_the_splits(self) -> Self:
+        written = sum(entry.documents_out for entry in self.inputs)
+        held = self.splits.train.documents + self.splits.held_out.documents
+        if written != held:
+            raise ValueError(f"the inputs gave {written} documents, the splits hold {held}")
+        return self
+
+    def split(self, name: SplitName) -> Split:
+        return self.splits.train if name == "train" else self.splits.held_out
+
+
+def read_manifest(directory: Path) -> Manifest:
+    """The manifest of a data directory.
+
+    Raises:
+        DataError: there is none, or it contradicts its format or itself.
+    """
+    path = directory / MANIFEST
+    try:
+        text = path.read_bytes()
+    except OSError as error:
+        raise DataError(
+            f"no shards in '{directory}' (expected {MANIFEST}; run python -m data_tools.preprocess first)"
+        ) from error
+    try:
+        return Manifest.model_validate_json(text)
+    except ValidationError as error:
+        first = error.errors()[0]
+        place = ".".join(str(part) for part in first["loc"])
+        raise DataError(
+            f"{path}: {place + ': ' if place else ''}{first['msg'].removeprefix('Value error, ')}; "
+            "copy the directory again or write it again with python -m data_tools.preprocess"
+        ) from error

@@ -1,0 +1,38 @@
+"""One Transformer layer, pre-LN."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+from torch import Tensor, nn
+
+from glm_kernels.dropout import Site
+from megatron_glm.model.attention import Attend, SelfAttention
+from megatron_glm.model.mlp import MLP
+
+LAYERNORM_EPS = 1e-5
+
+Add = Callable[[Tensor, Tensor | None, Site], Tensor]  # x, residual [T, H], site -> residual + dropout(x)
+
+
+def add_residual(x: Tensor, residual: Tensor | None, site: Site) -> Tensor:
+    """The `Add` of evaluation and generation, without dropout."""
+    return x if residual is None else residual + x
+
+
+class Layer(nn.Module):
+    """x + Attention(LN(x)), then x + MLP(LN(x)); [T, H] -> [T, H].
+
+    Source: GLM paper, section 2.3.
+    """
+
+    def __init__(self, hidden_size: int, num_heads: int):
+        super().__init__()
+        self.input_layernorm = nn.LayerNorm(hidden_size, eps=LAYERNORM_EPS)
+        self.attention = SelfAttention(hidden_size, num_heads)
+        self.post_attention_layernorm = nn.LayerNorm(hidden_size, eps=LAYERNORM_EPS)
+        self.mlp = MLP(hidden_size)
+
+    def forward(self, hidden: Tensor, attend: Attend, add: Add = add_residual) -> Tensor:
+        hidden = add(self.attention(self.input_layernorm(hidden), attend), hidden, Site.ATTENTION_OUTPUT)
+        return add(self.mlp(self.post_attention_layernorm(hidden)), hidden, Site.MLP_OUTPUT)

@@ -1,0 +1,65 @@
+"""What the layers need to know of the row they run on, handed to each as two functions."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from torch import Tensor
+
+from glm_kernels.attention import Visibility, attention
+from glm_kernels.dropout import DropoutKey, RowKeys, Site, dropout_add
+from megatron_glm.model.attention import Attend
+from megatron_glm.model.layer import Add, add_residual
+
+
+@dataclass(frozen=True)
+class Dropout:
+    """The dropout of one row: its probabilities and what the masks are keyed by."""
+
+    hidden: float
+    attention: float
+    row_keys: RowKeys
+    seed: int
+
+
+@dataclass(frozen=True)
+class Row:
+    """Who sees whom, and what is dropped; no dropout where it is None."""
+
+    visibility: Visibility
+    dropout: Dropout | None
+
+    def attend(self, layer: int) -> Attend:
+        """The attention of a layer over this row."""
+
+        def attend(query: Tensor, key: Tensor, value: Tensor) -> Tensor:
+            if self.dropout is None:
+                return attention(query, key, value, self.visibility)
+            return attention(
+                query,
+                key,
+                value,
+                self.visibility,
+                dropout=self.dropout.attention,
+                row_keys=self.dropout.row_keys,
+                dropout_key=DropoutKey(self.dropout.seed, layer, Site.ATTENTION),
+            )
+
+        return attend
+
+    def add(self, layer: int) -> Add:
+        """The residual sum of a layer, with the dropout of this row."""
+        dropout = self.dropout
+        if dropout is None:
+            return add_residual
+
+        def add(x: Tensor, residual: Tensor | None, site: Site) -> Tensor:
+            return dropout_add(
+                x,
+                residual,
+                probability=dropout.hidden,
+                row_keys=dropout.row_keys,
+                key=DropoutKey(dropout.seed, layer, site),
+            )
+
+        return add

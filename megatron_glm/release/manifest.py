@@ -1,0 +1,65 @@
+"""manifest.json: every file of a release with its size and hash, and which run it comes from."""
+
+from __future__ import annotations
+
+import json
+import os
+from collections.abc import Mapping
+from dataclasses import asdict
+from pathlib import Path
+
+from megatron_glm.checkpoint.manifest import FileRecord, Manifest
+from megatron_glm.errors import CheckpointError
+from megatron_glm.files import sha256_of
+
+FORMAT_VERSION = 1
+MANIFEST = "manifest.json"
+
+
+def record_files(directory: Path) -> dict[str, FileRecord]:
+    """Flush each file of the directory to the disk, and say what it is."""
+    records = {}
+    for path in sorted(directory.iterdir()):
+        with open(path, "rb") as stream:
+            os.fsync(stream.fileno())
+        records[path.name] = FileRecord(path.stat().st_size, sha256_of(path))
+    return records
+
+
+def write_manifest(directory: Path, *, run_id: str, step: int, versions: Mapping[str, str]) -> None:
+    """List all files there are; called last."""
+    content = {
+        "format_version": FORMAT_VERSION,
+        "run_id": run_id,
+        "step": step,
+        "versions": dict(versions),
+        "files": {name: asdict(record) for name, record in record_files(directory).items()},
+    }
+    with open(directory / MANIFEST, "x", encoding="utf-8") as stream:
+        stream.write(json.dumps(content, indent=2) + "\n")
+        stream.flush()
+        os.fsync(stream.fileno())
+
+
+def check_release(directory: Path) -> None:
+    """Check every byte of a release.
+
+    Raises:
+        CheckpointError: no release, or a file that is missing or changed.
+    """
+    path = directory / MANIFEST
+    try:
+        content = json.loads(path.read_bytes())
+        if content["format_version"] != FORMAT_VERSION:
+            raise CheckpointError(
+                f"{path}: format version {content['format_version']!r}, this program reads {FORMAT_VERSION}"
+            )
+        files = {name: FileRecord(**record) for name, record in content["files"].items()}
+        manifest = Manifest(str(content["run_id"]), int(content["step"]), files)
+    except OSError as error:
+        raise CheckpointError(f"no release in '{directory}' (expected {MANIFEST}; make one with glm export)") from error
+    except (AttributeError, LookupError, RecursionError, TypeError, ValueError) as error:
+        raise CheckpointError(f"{path}: not the manifest of a release ({error}); copy the release again") from error
+    if foreign := [name for name in files if Path(name).name != name]:
+        raise CheckpointError(f"{path}: {foreign[0]!r} is no file of a release; copy the release again")
+    manifest.check_files(directory, hashes=True)

@@ -1,0 +1,138 @@
+"""What the rest of the system knows of a tokenizer.
+
+Text is always plain text: `encode` never yields a special token, whatever the text spells, so that a
+web page about BERT cannot put blanks into the corpus. Only `encode_with_special`, which generation
+uses for prompts, reads [MASK], [sMASK] and [gMASK] as roles.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import re
+from abc import ABC, abstractmethod
+from collections.abc import Sequence
+from functools import cached_property
+from pathlib import Path
+from typing import Literal
+
+import numpy as np
+
+from megatron_glm.files import atomic_file
+from megatron_glm.tokenizer.description import DESCRIPTION_FILE, MODEL_FILES, Description
+from megatron_glm.tokenizer.special import ROLE_PIECES, SpecialTokens
+
+__all__ = ["SpecialTokens", "Tokenizer"]
+
+Kind = Literal["sentencepiece", "wordpiece", "bpe"]
+
+# A mask stands for the word and the space before it, as a span does in pretraining: the space goes with the mask.
+_ROLE_OF_BLANK = {ROLE_PIECES[role]: role for role in ("mask", "sentence_mask", "document_mask")}
+_BLANK = re.compile(f" *({'|'.join(map(re.escape, _ROLE_OF_BLANK))})")
+_SENTENCE_END = re.compile("[.?!;:\n。？！；…]")
+
+
+class Tokenizer(ABC):
+    """Text to ids and back; ids are 0 … vocab_size − 1, special tokens included.
+
+    Args:
+        model: bytes of the file that defines the pieces.
+        special: ids by role.
+
+    Raises:
+        TokenizerError: special ids that coincide or lie outside the vocabulary.
+    """
+
+    kind: Kind
+    vocab_size: int
+    special: SpecialTokens
+
+    def __init__(self, model: bytes, special: SpecialTokens, vocab_size: int):
+        special.check(vocab_size)
+        self.special, self.vocab_size, self._model = special, vocab_size, model
+
+    @abstractmethod
+    def _encode(self, texts: Sequence[str], *, continued: bool) -> list[np.ndarray]:
+        """int32 [n] for each text; `continued` texts stand behind others, so they get no space in front."""
+
+    @abstractmethod
+    def _decode(self, ids: list[int]) -> str:
+        """Text of ids that are inside the vocabulary."""
+
+    @abstractmethod
+    def _surface(self, id: int) -> str:
+        """The characters that one ordinary piece stands for."""
+
+    @abstractmethod
+    def _options(self) -> dict:
+        """What decides the ids besides the model and the roles."""
+
+    @abstractmethod
+    def piece(self, id: int) -> str:
+        """How one token is written in the vocabulary: for people, not for decoding."""
+
+    def encode(self, text: str) -> np.ndarray:
+        """Ids of plain text, without special tokens: int32 [n]."""
+        return self._encode([text], continued=False)[0]
+
+    def encode_batch(self, texts: Sequence[str]) -> list[np.ndarray]:
+        """`encode` of each text, in one call of the back end and on one thread: int32 [n] each."""
+        return self._encode(texts, continued=False)
+
+    def encode_with_special(self, text: str) -> np.ndarray:
+        """Ids of a prompt in which [MASK], [sMASK] and [gMASK] are the roles: int32 [n]."""
+        parts = _BLANK.split(text)  # text, mask, text, mask, …, text
+        ids = [self.encode(parts[0])]
+        for blank, after in zip(parts[1::2], parts[2::2], strict=True):
+            ids.append(np.array([getattr(self.special, _ROLE_OF_BLANK[blank])], np.int32))
+            ids += self._encode([after], continued=True)
+        return np.concatenate(ids)
+
+    def decode(self, ids: Sequence[int] | np.ndarray) -> str:
+        """The text of ids; special tokens are shown by their piece.
+
+        Decode a whole sequence at once: pieces of a character, and spaces at a cut, are lost between calls.
+
+        Raises:
+            ValueError: an id outside the vocabulary (a padded row that was sampled, or ids of another tokenizer).
+        """
+        ids = np.asarray(ids, dtype=np.int64)
+        if ids.size and (ids.min() < 0 or ids.max() >= self.vocab_size):
+            raise ValueError(f"ids {ids.min()}..{ids.max()} lie outside the vocabulary, 0..{self.vocab_size - 1}")
+        return self._decode(ids.tolist())
+
+    def sentence_ends(self) -> np.ndarray:
+        """Which pieces end a sentence, as they contain one of . ? ! ; : newline 。？！；…: bool [vocab_size]."""
+        return self._sentence_ends
+
+    @cached_property
+    def _sentence_ends(self) -> np.ndarray:
+        special = set(self.special.by_role().values())
+        ends = np.array(
+            [id not in special and bool(_SENTENCE_END.search(self._surface(id))) for id in range(self.vocab_size)]
+        )
+        ends.setflags(write=False)  # shared by all callers
+        return ends
+
+    @property
+    def content_hash(self) -> str:
+        """SHA-256 over everything that decides the ids; the same wherever the directory lies."""
+        return self._description.content_hash
+
+    @cached_property
+    def _description(self) -> Description:
+        return Description(
+            kind=self.kind,
+            vocab_size=self.vocab_size,
+            special=self.special,
+            pieces={role: self.piece(id) for role, id in self.special.by_role().items()},
+            options=self._options(),
+            sha256=hashlib.sha256(self._model).hexdigest(),
+        )
+
+    def save(self, directory: Path) -> None:
+        """Write the tokenizer's two files into `directory`, which may hold others; `load_tokenizer` reads them."""
+        directory.mkdir(parents=True, exist_ok=True)
+        with atomic_file(directory / MODEL_FILES[self.kind]) as stream:
+            stream.write(self._model)
+        with atomic_file(directory / DESCRIPTION_FILE) as stream:
+            stream.write(self._description.to_json().encode())

@@ -1,0 +1,75 @@
+"""WordPiece and byte-level BPE over the Hugging Face `tokenizers` library."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Sequence
+
+import numpy as np
+import tokenizers
+
+from megatron_glm.errors import TokenizerError
+from megatron_glm.tokenizer.base import Kind, Tokenizer
+from megatron_glm.tokenizer.special import SpecialTokens
+
+
+class HuggingFaceTokenizer(Tokenizer):
+    """A tokenizer.json of the `tokenizers` library.
+
+    Args:
+        kind: "wordpiece" or "bpe" (byte-level).
+        model: bytes of tokenizer.json.
+        special: ids by role.
+        prefix_space: put a space before the first word, so that it is the same piece as elsewhere; `decode`
+            takes it away again.
+
+    Raises:
+        TokenizerError: not a tokenizer.json.
+    """
+
+    def __init__(self, kind: Kind, model: bytes, special: SpecialTokens, *, prefix_space: bool):
+        # Work is spread over processes here; the library's own threads would only get in their way, and
+        # after a fork they are refused with a warning. The user's own choice stands.
+        os.environ.setdefault("TOKENIZERS_PARALLELISM", "false")
+        try:
+            self._backend = tokenizers.Tokenizer.from_buffer(model)
+        except Exception as error:  # the library raises bare exceptions
+            raise TokenizerError(f"not a tokenizer.json of the tokenizers library ({error}); write it again") from error
+        self._backend.encode_special_tokens = True  # text that spells a special token is plain text
+        self._backend.no_truncation()  # both may be baked into a file, and would change documents silently
+        self._backend.no_padding()
+        self.kind = kind
+        self._prefix_space = prefix_space
+        self._bytes_of = {sign: byte for byte, sign in enumerate(_byte_signs())} if kind == "bpe" else {}
+        super().__init__(model, special, self._backend.get_vocab_size(with_added_tokens=True))
+        self._roles = frozenset(special.by_role().values())
+
+    def _encode(self, texts: Sequence[str], *, continued: bool) -> list[np.ndarray]:
+        if self._prefix_space and not continued:
+            texts = [" " + text if text else text for text in texts]
+        encodings = self._backend.encode_batch_fast(list(texts), add_special_tokens=False)
+        return [np.array(encoding.ids, dtype=np.int32) for encoding in encodings]
+
+    def _decode(self, ids: list[int]) -> str:
+        text = self._backend.decode(ids, skip_special_tokens=False)
+        starts_with_text = bool(ids) and ids[0] not in self._roles
+        return text.removeprefix(" ") if self._prefix_space and starts_with_text else text
+
+    def _surface(self, id: int) -> str:
+        piece = self.piece(id)
+        if not self._bytes_of:
+            return piece
+        return bytes(self._bytes_of[sign] for sign in piece if sign in self._bytes_of).decode("utf-8", errors="ignore")
+
+    def piece(self, id: int) -> str:
+        return self._backend.id_to_token(id)
+
+    def _options(self) -> dict:
+        return {"prefix_space": self._prefix_space}
+
+
+def _byte_signs() -> list[str]:
+    """The printable character by which byte-level BPE writes each of the 256 bytes (GPT-2's table)."""
+    printable = {*range(0x21, 0x7F), *range(0xA1, 0xAD), *range(0xAE, 0x100)}
+    unprintable = [byte for byte in range(256) if byte not in printable]
+    return [chr(byte) if byte in printable else chr(256 + unprintable.index(byte)) for byte in range(256)]

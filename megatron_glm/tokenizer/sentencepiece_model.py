@@ -1,0 +1,83 @@
+"""Tokenizers over a SentencePiece model.
+
+The special tokens follow the model's own pieces. The model does not know them, so no text can
+produce one, and a released model (cog-pretrain, 50,000 pieces) is used as it is.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from itertools import groupby
+from typing import Self
+
+import numpy as np
+import sentencepiece
+
+from megatron_glm.errors import TokenizerError
+from megatron_glm.tokenizer.base import Tokenizer
+from megatron_glm.tokenizer.special import ROLE_PIECES, SpecialTokens
+
+_SPACE = "\u2581"  # SentencePiece's own sign for a space; in a text it is read as one
+
+
+class SentencePieceTokenizer(Tokenizer):
+    """A SentencePiece model and the pieces that follow it.
+
+    Args:
+        model: bytes of tokenizer.model.
+        special: ids by role; all of them among the added pieces.
+        added_pieces: how the ids after the model's own are written, in the order of the ids.
+
+    Raises:
+        TokenizerError: not a SentencePiece model, or a role whose id is not among the added pieces.
+    """
+
+    kind = "sentencepiece"
+
+    def __init__(self, model: bytes, special: SpecialTokens, added_pieces: Sequence[str]):
+        self._processor = _processor(model)
+        self._added_pieces = list(added_pieces)
+        self._own_pieces = self._processor.get_piece_size()
+        super().__init__(model, special, self._own_pieces + len(self._added_pieces))
+        for role, id in special.by_role().items():
+            if id < self._own_pieces:
+                raise TokenizerError(
+                    f"special token '{role}': id {id} is an ordinary piece, special ones begin at {self._own_pieces}"
+                )
+
+    @classmethod
+    def with_special(cls, model: bytes, added_pieces: Sequence[str]) -> Self:
+        """The tokenizer whose roles are those of `added_pieces` that ROLE_PIECES names."""
+        first = _processor(model).get_piece_size()
+        roles = {role: piece for role, piece in ROLE_PIECES.items() if piece in added_pieces}
+        ids = {role: first + added_pieces.index(piece) for role, piece in roles.items()}
+        return cls(model, SpecialTokens(**ids), added_pieces)
+
+    def _encode(self, texts: Sequence[str], *, continued: bool) -> list[np.ndarray]:
+        return self._processor.encode_as_numpy(list(texts), num_threads=1)
+
+    def _decode(self, ids: list[int]) -> str:
+        runs = groupby(ids, key=lambda id: id < self._own_pieces)
+        return "".join(
+            self._processor.decode(list(run)) if ordinary else "".join(map(self.piece, run)) for ordinary, run in runs
+        )
+
+    def _surface(self, id: int) -> str:
+        if id >= self._own_pieces or self._processor.is_control(id) or self._processor.is_unknown(id):
+            return ""
+        if self._processor.is_byte(id):
+            return chr(int(self.piece(id)[1:-1], 16))  # "<0x0A>"; a byte from 0x80 is part of a character
+        return self.piece(id).replace(_SPACE, " ")
+
+    def piece(self, id: int) -> str:
+        return self._added_pieces[id - self._own_pieces] if id >= self._own_pieces else self._processor.id_to_piece(id)
+
+    def _options(self) -> dict:
+        return {"added_pieces": self._added_pieces}
+
+
+def _processor(model: bytes) -> sentencepiece.SentencePieceProcessor:
+    try:
+        return sentencepiece.SentencePieceProcessor(model_proto=model)
+    except (RuntimeError, OSError) as error:
+        raise TokenizerError("not a SentencePiece model; write it again") from error

@@ -1,0 +1,56 @@
+"""Where a run's records go: the metrics file, the terminal, the picture. Only the first process has them."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from types import TracebackType
+from typing import Self
+
+from megatron_glm.config.schema import Config
+from megatron_glm.training.metrics import MetricsLog
+from megatron_glm.training.plots import plot_metrics
+from megatron_glm.training.reporting import step_line, validation_line
+
+
+class Console:
+    """Takes the records of all ranks and keeps those of the one that leads.
+
+    Args:
+        start_step: step of the checkpoint that is continued; later records of an earlier run are dropped.
+
+    Attributes:
+        last_validation: the newest validation record, if any.
+    """
+
+    def __init__(self, config: Config, *, leads: bool, start_step: int):
+        output = Path(config.train.output)
+        self._steps = config.train.steps
+        self._metrics = MetricsLog(output / "metrics.jsonl", start_step=start_step) if leads else None
+        self._plot = output / "loss.png"
+        self.last_validation: dict | None = None
+
+    def say(self, text: str) -> None:
+        if self._metrics:
+            print(text, flush=True)
+
+    def record(self, record: dict) -> None:
+        if record["kind"] == "validation":
+            self.last_validation = record
+        if self._metrics is None:
+            return
+        self._metrics.write(record)
+        self.say(validation_line(record) if record["kind"] == "validation" else self._step_line(record))
+
+    def _step_line(self, record: dict) -> str:
+        eta = (self._steps - record["step"]) * record["seconds_per_step"]
+        return step_line(record, steps=self._steps, eta_seconds=eta)
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        if self._metrics:
+            self._metrics.close()
+            plot_metrics(self._metrics.path, self._plot)

@@ -1,0 +1,58 @@
+"""The DeepSpeed configuration of a run, generated from ours and merged with the expert section last."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from megatron_glm.config.schema import Config
+from megatron_glm.errors import ConfigError
+
+_BUCKET_ELEMENTS = 50_000_000
+_NEVER = 2**62
+
+
+def deepspeed_json(config: Config, *, accumulation: int, num_parameters: int) -> dict[str, Any]:
+    """What deepspeed.initialize is given.
+
+    What each mode accumulates gradients in: fp32 runs in fp32; bf16 at stage 1 in fp32; bf16 at
+    stages 2 and 3 in bf16.
+
+    Raises:
+        ConfigError: a combination that DeepSpeed does not implement, with the nearest possible one.
+    """
+    stage, precision = config.parallel.zero_stage, config.train.precision
+    if precision == "bf16" and stage == 0:
+        raise ConfigError(
+            "parallel.zero_stage: 0 with train.precision bf16 would sum gradients in bf16 without an fp32 master copy;"
+            " use parallel.zero_stage=1"
+        )
+    bucket = max(1, min(_BUCKET_ELEMENTS, num_parameters))
+    tree: dict[str, Any] = {
+        "train_micro_batch_size_per_gpu": config.train.micro_batch_size,
+        "gradient_accumulation_steps": accumulation,
+        # Stage 0 in fp32 clips without telling the norm: our engine does both itself.
+        "gradient_clipping": config.optimizer.gradient_clipping if stage else 0.0,
+        "zero_optimization": {
+            "stage": stage,
+            "overlap_comm": False,  # several releases raced here and gave wrong gradients
+            "contiguous_gradients": True,
+            "reduce_bucket_size": bucket,
+            "allgather_bucket_size": bucket,
+        },
+        "steps_per_print": _NEVER,
+        "wall_clock_breakdown": False,
+    }
+    if precision == "bf16":
+        tree["bf16"] = {"enabled": True}
+        if stage == 1:
+            tree["data_types"] = {"grad_accum_dtype": "fp32"}
+    return merge(tree, config.deepspeed)
+
+
+def merge(base: dict[str, Any], changes: dict[str, Any]) -> dict[str, Any]:
+    """`base` with `changes` laid over it, section by section."""
+    merged = dict(base)
+    for key, value in changes.items():
+        inner = merged.get(key)
+        merged[key] = merge(inner, value) if isinstance(inner, dict) and isinstance(value, dict) else value
+    return merged

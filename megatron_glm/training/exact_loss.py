@@ -1,0 +1,73 @@
+"""Losses over the whole global batch from what each replica saw."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, field
+
+import torch
+import torch.distributed as dist
+from torch import Tensor
+
+from megatron_glm.data.batch import Batch
+from megatron_glm.objective.sample import Objective
+
+
+@dataclass(frozen=True)
+class Counts:
+    """Target tokens of each objective, and tokens without padding."""
+
+    targets: tuple[int, ...] = (0,) * len(Objective)
+    tokens: int = 0
+
+    @classmethod
+    def of(cls, batches: Iterable[Batch]) -> Counts:
+        """The counts of this replica's batches."""
+        return sum((cls(batch.target_counts, batch.num_tokens) for batch in batches), cls())
+
+    def __add__(self, other: Counts) -> Counts:
+        targets = tuple(a + b for a, b in zip(self.targets, other.targets, strict=True))
+        return Counts(targets, self.tokens + other.tokens)
+
+    def over_replicas(self, device: torch.device) -> Counts:
+        """The counts of all replicas: one all-reduce of four integers."""
+        total = torch.tensor((*self.targets, self.tokens), dtype=torch.int64, device=device)
+        dist.all_reduce(total)
+        *targets, tokens = total.tolist()
+        return Counts(tuple(targets), tokens)
+
+
+def sums_over_replicas(sums: Tensor) -> tuple[float, ...]:
+    """Summed nll by objective over all replicas: fp64 [3] of each -> three numbers, equal on all."""
+    total = sums.clone()
+    dist.all_reduce(total)
+    return tuple(total.tolist())
+
+
+@dataclass
+class LossAverage:
+    """Losses over several steps: the mean of the steps' losses, and exact means by objective."""
+
+    steps: int = 0
+    loss: float = 0.0
+    sums: list[float] = field(default_factory=lambda: [0.0] * len(Objective))
+    targets: list[int] = field(default_factory=lambda: [0] * len(Objective))
+
+    def add(self, loss: float, sums: Sequence[float], targets: Sequence[int]) -> None:
+        self.steps += 1
+        self.loss += loss
+        self.sums = [a + b for a, b in zip(self.sums, sums, strict=True)]
+        self.targets = [a + b for a, b in zip(self.targets, targets, strict=True)]
+
+    @property
+    def mean_loss(self) -> float:
+        return self.loss / self.steps
+
+    def by_objective(self) -> dict[str, float]:
+        """Mean nll of a target token in nats, for each objective that occurred."""
+        return mean_by_objective(self.sums, self.targets)
+
+
+def mean_by_objective(sums: Sequence[float], targets: Sequence[int]) -> dict[str, float]:
+    """Mean nll of a target token in nats, for each objective that has targets."""
+    return {o.name.lower(): sums[o] / targets[o] for o in Objective if targets[o]}

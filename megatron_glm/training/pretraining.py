@@ -1,0 +1,208 @@
+"""A pretraining run: put the parts together, start where the last run stopped, train.
+
+Read it top to bottom for the order in which things are made; trainer.py holds the loop.
+"""
+
+from __future__ import annotations
+
+import tempfile
+import uuid
+from collections.abc import Callable
+from dataclasses import asdict
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+from megatron_glm.checkpoint.reading import CheckpointReader
+from megatron_glm.checkpoint.writing import save_checkpoint
+from megatron_glm.config.batching import accumulation_steps
+from megatron_glm.config.loading import config_to_yaml
+from megatron_glm.config.schema import Config
+from megatron_glm.data.batch import collate
+from megatron_glm.data.dataset import HeldOutDataset, SampleDataset
+from megatron_glm.data.loader import StepLoader, evaluation_batches
+from megatron_glm.data.unigram import unigram_entropy
+from megatron_glm.errors import CheckpointError, ConfigError, RankError, UserError
+from megatron_glm.files import atomic_file
+from megatron_glm.model.glm import GLM
+from megatron_glm.parallel.ranks import Ranks
+from megatron_glm.tokenizer.base import Tokenizer
+from megatron_glm.tokenizer.loading import load_tokenizer
+from megatron_glm.training.banner import banner, versions
+from megatron_glm.training.console import Console
+from megatron_glm.training.processes import distributed_processes
+from megatron_glm.training.resuming import Start, check_continues, choose_start
+from megatron_glm.training.trainer import DivergedError, Progress, Trainer
+from megatron_glm.training.zero_engine import ZeroEngine
+
+
+def pretrain(config: Config) -> None:
+    """Run a configuration to its last step, in every process of the job.
+
+    Raises:
+        UserError: the run cannot start or go on; the same on all ranks, but for RankError.
+    """
+    with distributed_processes(threads=config.train.threads) as ranks:
+        accumulation = accumulation_steps(config.train.global_batch_size, config.train.micro_batch_size, ranks.size)
+        inputs = _agreed(ranks, lambda: _Inputs(config))
+        start = _agreed_start(config, inputs, ranks)
+        model = GLM(
+            config.model,
+            num_ids=inputs.tokenizer.vocab_size,
+            seed=config.train.seed,
+            recompute=config.train.recompute == "full",
+        )
+        engine = ZeroEngine(config, model, replicas=ranks.size, accumulation=accumulation)
+        progress, run_id = Progress(), ranks.gather(uuid.uuid4().hex)[0]
+        if start.path:
+            checkpoint = CheckpointReader(start.path, verify=False)  # rank 0 has verified it
+            progress, run_id = Progress(**checkpoint.state["progress"]), checkpoint.run_id
+            engine.load(checkpoint, step=progress.step)
+        _agreed(ranks, lambda: _prepare_output(config) if ranks.rank == 0 else None)
+        with Console(config, leads=ranks.rank == 0, start_step=progress.step) as console:
+            if ranks.rank == 0:
+                console.say(_banner(config, inputs, engine, ranks, accumulation, start))
+            _train(config, inputs, engine, ranks, progress, run_id, console)
+
+
+class _Inputs:
+    """What a run reads: tokenizer, training samples, held-out windows."""
+
+    def __init__(self, config: Config):
+        self.tokenizer: Tokenizer = load_tokenizer(config.tokenizer.path)
+        self.samples = SampleDataset.open(config, self.tokenizer)
+        self.held_out = HeldOutDataset.open(config, self.tokenizer)
+        self.collate = partial(collate, pad_id=self.tokenizer.special.eos)
+
+
+def _agreed(ranks: Ranks, work: Callable[[], Any]) -> Any:
+    """Do this rank's work; where it fails on any rank, all ranks raise the first one's error."""
+    value, failure = None, None
+    try:
+        value = work()
+    except UserError as error:
+        failure = error
+    failures = [message for message in ranks.gather(failure and str(failure)) if message]
+    if failures:
+        raise failure or UserError(failures[0])
+    return value
+
+
+def _agreed_start(config: Config, inputs: _Inputs, ranks: Ranks) -> Start:
+    """Rank 0's choice of a checkpoint, verified byte by byte and fit to be continued."""
+
+    def choose() -> dict | None:
+        if ranks.rank != 0:
+            return None
+        start = choose_start(config.checkpoint.resume, _checkpoints(config))
+        if start.path:
+            checkpoint = CheckpointReader(start.path)
+            check_continues(checkpoint, tokenizer_hash=inputs.tokenizer.content_hash, seed=config.train.seed)
+        return {"path": start.path and str(start.path), "notes": start.notes}
+
+    chosen = ranks.gather(_agreed(ranks, choose))[0]
+    return Start(chosen["path"] and Path(chosen["path"]), tuple(chosen["notes"]))
+
+
+def _checkpoints(config: Config) -> Path:
+    return Path(config.train.output) / "checkpoints"
+
+
+def _prepare_output(config: Config) -> None:
+    """Make the output directory and write the resolved configuration into it. Raises ConfigError."""
+    output = Path(config.train.output)
+    try:
+        output.mkdir(parents=True, exist_ok=True)
+        with atomic_file(output / "config.yaml") as stream:
+            stream.write(config_to_yaml(config).encode())
+    except OSError as error:
+        raise ConfigError(f"train.output: '{output}' cannot be written ({error.strerror}); choose another") from error
+
+
+def _banner(config: Config, inputs: _Inputs, engine: ZeroEngine, ranks: Ranks, accumulation: int, start: Start) -> str:
+    held_out = inputs.held_out
+    return banner(
+        config,
+        device=str(engine.device),
+        replicas=ranks.size,
+        accumulation=accumulation,
+        num_ids=inputs.tokenizer.vocab_size,
+        num_parameters=engine.num_parameters,
+        start="; ".join(start.notes),
+        entropy={o.name.lower(): unigram_entropy(held_out, o) for o in held_out.objectives},
+    )
+
+
+def _train(
+    config: Config,
+    inputs: _Inputs,
+    engine: ZeroEngine,
+    ranks: Ranks,
+    progress: Progress,
+    run_id: str,
+    console: Console,
+) -> None:
+    loader = StepLoader(
+        inputs.samples,
+        inputs.collate,
+        consumed_samples=progress.samples,
+        global_batch_size=config.train.global_batch_size,
+        micro_batch_size=config.train.micro_batch_size,
+        dp_rank=ranks.rank,
+        dp_size=ranks.size,
+        prefetch=config.data.prefetch,
+    )
+    validation_batches = partial(
+        evaluation_batches,
+        inputs.held_out,
+        collate=inputs.collate,
+        dp_rank=ranks.rank,
+        dp_size=ranks.size,
+        micro_batch_size=config.train.micro_batch_size,
+    )
+
+    def save(progress: Progress) -> None:
+        path = save_checkpoint(
+            _checkpoints(config),
+            run_id=run_id,
+            step=progress.step,
+            fragments=engine.fragments(rank=ranks.rank),
+            shapes=engine.shapes,
+            state={
+                "progress": asdict(progress),
+                "config": config.model_dump(mode="json"),
+                "tokenizer_hash": inputs.tokenizer.content_hash,
+                "num_ids": inputs.tokenizer.vocab_size,
+                "validation": console.last_validation,
+                "versions": versions(),
+            },
+            ranks=ranks,
+            attachments=_tokenizer_files(inputs.tokenizer),
+        )
+        console.say(f"saved {path}")
+
+    trainer = Trainer(
+        config,
+        engine,
+        loader,
+        progress=progress,
+        validation_batches=validation_batches,
+        objectives=inputs.held_out.objectives,
+        record=console.record,
+        save=save,
+    )
+    with loader:
+        try:
+            trainer.run()
+        except (DivergedError, CheckpointError):
+            raise  # raised by all ranks alike
+        except UserError as error:
+            raise RankError(f"rank {ranks.rank}: {error}") from error
+
+
+def _tokenizer_files(tokenizer: Tokenizer) -> dict[str, bytes]:
+    """The tokenizer as attachments, so that a release can be made from a checkpoint alone."""
+    with tempfile.TemporaryDirectory() as directory:
+        folder = Path(directory) / "tokenizer"
+        tokenizer.save(folder)
+        return {str(path.relative_to(directory)): path.read_bytes() for path in folder.rglob("*") if path.is_file()}

@@ -1,0 +1,24 @@
+"""The learning rate of a step."""
+
+from __future__ import annotations
+
+import math
+
+from megatron_glm.config.schema import Schedule
+
+
+def learning_rate(schedule: Schedule, peak: float, total_steps: int, step: int) -> float:
+    """Linear warm-up from 0 to the peak, decay to the floor, then constant.
+
+    Args:
+        peak: reached at step `warmup_steps`.
+        total_steps: of the run; the decay ends there unless the schedule says otherwise.
+        step: counted from 1, the first update.
+    """
+    if step <= schedule.warmup_steps:
+        return peak * step / schedule.warmup_steps
+    decay_steps = (schedule.decay_steps or total_steps) - schedule.warmup_steps
+    # A decay that would end within the warm-up has ended: the floor.
+    progress = min(1.0, (step - schedule.warmup_steps) / decay_steps) if decay_steps > 0 else 1.0
+    remaining = (1 + math.cos(math.pi * progress)) / 2 if schedule.decay == "cosine" else 1 - progress
+    return peak * (schedule.floor + (1 - schedule.floor) * remaining)

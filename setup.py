@@ -1,0 +1,55 @@
+"""Packaging of megatron_glm: the trainer, its kernels and its data tools."""
+
+from pathlib import Path
+
+from setuptools import find_packages, setup
+
+HERE = Path(__file__).parent
+
+setup(
+    name="megatron_glm",
+    version="0.1.0",
+    description="Pretraining of GLM (autoregressive blank infilling) on DeepSpeed, from corpus to release",
+    long_description=(HERE / "README.md").read_text(encoding="utf-8"),
+    long_description_content_type="text/markdown",
+    license="Apache-2.0",
+    python_requires=">=3.11",
+    # `kernels` is only a folder: a package importable under that name would shadow
+    # the Hugging Face package `kernels`, so glm_kernels is mapped to its place.
+    packages=[
+        *find_packages(include=["megatron_glm", "megatron_glm.*", "data_tools", "data_tools.*"]),
+        *find_packages("kernels"),
+    ],
+    package_dir={"glm_kernels": "kernels/glm_kernels"},
+    py_modules=["pretrain_glm"],
+    package_data={"megatron_glm.release": ["templates/*"]},
+    install_requires=[
+        "torch>=2.10",
+        "deepspeed>=0.19.3",
+        "numpy>=2.0",
+        "pydantic>=2.7",
+        "pyyaml>=6.0",
+        "rich>=13.7",
+        "safetensors>=0.5",
+        "tokenizers>=0.21",
+        "sentencepiece>=0.2",
+        "zstandard>=0.23",
+        "orjson>=3.10",
+        "matplotlib>=3.9",
+    ],
+    extras_require={
+        "gpu": ["triton>=3.6"],
+        "release": ["transformers>=4.57"],
+        "mpi": ["mpi4py>=4.0"],
+        "tracking": ["tensorboard>=2.17", "wandb>=0.18"],
+        "test": [
+            "pytest>=8",
+            "hypothesis>=6.100",
+            "scipy>=1.13",
+            "ruff>=0.9",
+            "transformers>=4.57",
+            "megatron-core>=0.16",
+        ],
+    },
+    entry_points={"console_scripts": ["glm=megatron_glm.cli:main"]},
+)

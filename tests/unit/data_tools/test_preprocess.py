@@ -1,0 +1,307 @@
+"""From text to shards: complete, the same for any number of workers, and whole or not there."""
+
+import gzip
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+from collections import Counter
+from hashlib import sha256
+from itertools import pairwise
+from pathlib import Path
+
+import pytest
+import zstandard
+
+from data_tools.inputs import open_inputs
+from data_tools.preprocess import Request, main, preprocess
+from data_tools.units import Job, is_held_out, plan_units, run_unit
+from megatron_glm.data.shards import ShardSet
+from megatron_glm.errors import DataError
+from megatron_glm.tokenizer.loading import load_tokenizer
+
+REPOSITORY = Path(__file__).resolve().parents[3]
+
+
+@pytest.fixture
+def build(tmp_path, tokenizer_directory):
+    """Preprocess inputs into `tmp_path/<name>`; returns the directory."""
+
+    def run(*inputs, name="data", **options):
+        options = {"workers": 1, "tokenizer": str(tokenizer_directory), **options}
+        preprocess(Request(inputs=[str(path) for path in inputs], output=tmp_path / name, **options))
+        return tmp_path / name
+
+    return run
+
+
+@pytest.fixture
+def decode(tokenizer_directory):
+    """The documents of a split as text, each without its eos."""
+    tokenizer = load_tokenizer(tokenizer_directory)
+
+    def run(directory, split="train"):
+        shards = ShardSet(directory, split)
+        starts = [shards.document_start(k) for k in range(shards.num_documents + 1)]
+        documents = [shards.tokens(start, stop) for start, stop in pairwise(starts)]
+        assert all(ids[-1] == tokenizer.special.eos for ids in documents)
+        return [tokenizer.decode(ids[:-1]) for ids in documents]
+
+    return run
+
+
+def tree(directory):
+    """Every file below a directory, by name and content."""
+    return {str(path.relative_to(directory)): path.read_bytes() for path in directory.rglob("*") if path.is_file()}
+
+
+def manifest_of(directory):
+    return json.loads((directory / "manifest.json").read_text())
+
+
+def test_documents_come_out_in_order_each_with_its_eos(tmp_path, build, decode):
+    (tmp_path / "a.txt").write_text("one stone\n\ntwo\nlines of water\n")
+    (tmp_path / "b.jsonl").write_text('{"text": "three [MASK] <|endoftext|>"}\n')
+    directory = build(tmp_path / "a.txt", tmp_path / "b.jsonl", held_out=0.0)
+    found = decode(directory)
+    assert [text.split() for text in found] == [["one", "stone"], ["two", "lines", "of", "water"], found[2].split()]
+    assert found[2] == "three [MASK] <|endoftext|>"
+    assert decode(directory, "held_out") == []
+
+
+def test_every_format_gives_the_same_documents(tmp_path, build, decode):
+    texts = [f"document {i} of the river" for i in range(20)]
+    lines = "".join(json.dumps({"text": text}) + "\n" for text in texts).encode()
+    (tmp_path / "a.jsonl").write_bytes(lines)
+    (tmp_path / "a.jsonl.gz").write_bytes(gzip.compress(lines))
+    (tmp_path / "a.jsonl.zst").write_bytes(zstandard.compress(lines))
+    (tmp_path / "a.txt").write_text("\n\n".join(texts))
+    for name in ("a.jsonl", "a.jsonl.gz", "a.jsonl.zst", "a.txt"):
+        assert decode(build(tmp_path / name, name=f"{name}-data", held_out=0.0)) == texts
+    (tmp_path / "a.txt").write_text("\n".join(texts))
+    assert decode(build(tmp_path / "a.txt", held_out=0.0, line_documents=True)) == texts
+
+
+def test_output_is_the_same_for_any_number_of_workers(tmp_path, build, prose):
+    prose(tmp_path / "a.txt", 300, seed=1)
+    lines = "".join(json.dumps({"text": f"line {i} of the old mountain"}) + "\n" for i in range(200))
+    (tmp_path / "b.jsonl.gz").write_bytes(gzip.compress(lines.encode(), mtime=0))
+    inputs = (tmp_path / "a.txt", tmp_path / "b.jsonl.gz")
+    options = {"held_out": 0.1, "unit_bytes": 9000}
+    alone = tree(build(*inputs, name="alone", workers=1, **options))
+    assert tree(build(*inputs, name="three", workers=3, **options)) == alone
+    assert sum(name.startswith("train") for name in alone) > 10
+
+
+def test_units_and_shards_cut_the_corpus_without_changing_it(tmp_path, build, decode, prose):
+    path = prose(tmp_path / "a.txt", 60)
+    whole = build(path, name="whole", held_out=0.1)
+    assert len(manifest_of(whole)["splits"]["train"]["shards"]) == 1
+    for options in ({"unit_bytes": 500}, {"shard_tokens": 100}, {"unit_bytes": 3000, "shard_tokens": 1}):
+        parts = build(path, name=f"parts{options}", held_out=0.1, **options)
+        assert len(manifest_of(parts)["splits"]["train"]["shards"]) > 5
+        for split in ("train", "held_out"):
+            assert decode(parts, split) == decode(whole, split)
+
+
+def test_a_document_longer_than_a_shard_gets_its_own(tmp_path, build):
+    (tmp_path / "a.txt").write_text("the\n\n" + "stone water " * 50 + "\n\nof\n\nin\n")
+    shards = manifest_of(build(tmp_path / "a.txt", held_out=0.0, shard_tokens=12))["splits"]["train"]["shards"]
+    assert [shard["documents"] for shard in shards] == [1, 1, 2]
+
+
+def test_documents_stay_in_their_split_when_data_are_added(tmp_path, build, decode):
+    texts = [f"document {i}" for i in range(400)]
+    (tmp_path / "old.txt").write_text("\n\n".join(texts))
+    (tmp_path / "new.txt").write_text("\n\n".join(f"new {i}" for i in range(100)))
+    old = build(tmp_path / "old.txt", name="old", held_out=0.1)
+    both = build(tmp_path / "new.txt", tmp_path / "old.txt", name="both", held_out=0.1)
+    held = decode(old, "held_out")
+    assert 20 <= len(held) <= 60
+    assert sorted(held + decode(old)) == sorted(texts)
+    assert [text for text in decode(both, "held_out") if text.startswith("document")] == held
+
+
+def test_a_larger_share_holds_out_more_of_the_same():
+    texts = [str(i).encode() for i in range(2000)]
+    small = {text for text in texts if is_held_out(text, 0.05)}
+    assert small < {text for text in texts if is_held_out(text, 0.2)}
+    assert 60 <= len(small) <= 140
+    assert not any(is_held_out(text, 0.0) for text in texts)
+
+
+def test_empty_documents_are_dropped_and_counted(tmp_path, build, decode):
+    lines = [{"text": text} for text in ("", "one", " \n\t ", "two", "\u3000")]
+    (tmp_path / "a.jsonl").write_text("\n".join(map(json.dumps, lines)))
+    directory = build(tmp_path / "a.jsonl", held_out=0.0)
+    assert decode(directory) == ["one", "two"]
+    (record,) = manifest_of(directory)["inputs"]
+    assert (record["documents_in"], record["documents_out"], record["dropped"]) == (5, 2, {"empty": 3})
+
+
+def test_the_manifest_says_what_went_in_and_what_came_out(tmp_path, build, prose, tokenizer_directory):
+    path = prose(tmp_path / "a.txt", 40)
+    directory = build(path, held_out=0.2, unit_bytes=2000)
+    manifest, tokenizer = manifest_of(directory), load_tokenizer(tokenizer_directory)
+    (record,) = manifest["inputs"]
+    assert record["path"] == str(path)
+    assert record["sha256"] == sha256(path.read_bytes()).hexdigest()
+    assert record["bytes"] == path.stat().st_size
+    assert manifest["tokenizer"]["hash"] == tokenizer.content_hash
+    assert manifest["tokenizer"]["special"]["eos"] == tokenizer.special.eos
+    for probe in manifest["tokenizer"]["probes"]:
+        assert tokenizer.encode(probe["text"]).tolist() == probe["ids"]
+    for split in ("train", "held_out"):
+        for shard in manifest["splits"][split]["shards"]:
+            for kind in ("bin", "idx"):
+                content = (directory / split / f"{shard['name']}.{kind}").read_bytes()
+                assert shard[f"{kind}_bytes"] == len(content)
+                assert shard[f"{kind}_sha256"] == sha256(content).hexdigest()
+    files = Counter(path.suffix for path in directory.rglob("*") if path.is_file())
+    shards = sum(len(manifest["splits"][split]["shards"]) for split in ("train", "held_out"))
+    assert files == {".json": 1, ".bin": shards, ".idx": shards}
+
+
+def test_ids_outside_the_vocabulary_are_refused_on_write(tmp_path, build, monkeypatch):
+    from megatron_glm.tokenizer.sentencepiece_model import SentencePieceTokenizer
+
+    encode = SentencePieceTokenizer.encode_batch
+    monkeypatch.setattr(SentencePieceTokenizer, "encode_batch", lambda self, t: [ids + 400 for ids in encode(self, t)])
+    (tmp_path / "a.txt").write_text("the river")
+    with pytest.raises(DataError, match="ids must be 0 … "):
+        build(tmp_path / "a.txt")
+    assert [path.name for path in tmp_path.iterdir()] == ["a.txt"]
+
+
+def test_a_tokenizer_that_changes_during_the_run_is_noticed(tmp_path, tokenizer_directory):
+    (tmp_path / "a.txt").write_text("the river")
+    (unit,) = plan_units(open_inputs([str(tmp_path / "a.txt")], line_documents=False))
+    job = Job(tmp_path, str(tokenizer_directory), "another hash", "text", 0.0, 100)
+    with pytest.raises(DataError, match="was changed during the run"):
+        run_unit(unit, job)
+
+
+@pytest.mark.parametrize(
+    ("content", "message"),
+    [
+        (b" \n\n\t\n", "holds no document, only blank lines"),
+        (b"\xe3\x80\x80\n\n\xe3\x80\x80", "all 2 documents are empty"),
+        (b"one\n\nt\xffo", r"a\.txt:3: invalid UTF-8"),
+    ],
+)
+@pytest.mark.parametrize("workers", [1, 2])
+def test_a_bad_input_is_one_error_and_leaves_nothing(tmp_path, build, prose, content, message, workers):
+    (tmp_path / "a.txt").write_bytes(content)
+    good = [] if "all" in message else [prose(tmp_path / "good.txt", 20)]
+    with pytest.raises(DataError, match=message):
+        build(tmp_path / "a.txt", *good, workers=workers)
+    assert {path.name for path in tmp_path.iterdir()} == {"a.txt", *(path.name for path in good)}
+
+
+def test_a_share_that_leaves_nothing_to_train_on_is_an_error(tmp_path, build):
+    (tmp_path / "a.txt").write_text("one")
+    with pytest.raises(DataError, match=r"--held-out: 0\.999999 leaves none of 1 documents"):
+        build(tmp_path / "a.txt", held_out=0.999999)
+
+
+def test_an_existing_output_is_not_touched(tmp_path, build, prose):
+    path = prose(tmp_path / "a.txt", 5)
+    directory = build(path)
+    before = tree(directory)
+    with pytest.raises(DataError, match=r"--output: .* exists already; remove it"):
+        build(path)
+    assert tree(directory) == before
+    (tmp_path / "empty").mkdir()
+    assert tree(build(path, name="empty")) == before
+
+
+def test_the_command_prints_a_summary_and_warns_of_an_empty_held_out_split(
+    tmp_path, prose, tokenizer_directory, capsys
+):
+    path = prose(tmp_path / "a.txt", 5)
+    arguments = ["--input", str(path), "--tokenizer", str(tokenizer_directory), "--output", str(tmp_path / "data")]
+    assert main([*arguments, "--held-out", "0.000001"]) == 0
+    output, errors = capsys.readouterr()
+    assert "documents  5 read, 5 train, 0 held out, dropped: 0" in output
+    assert "bytes/token" in output
+    assert "MB/s" in output
+    assert "warning: no document was held out" in errors
+    assert main(arguments) == 2
+    assert capsys.readouterr().err.startswith("error: --output:")
+    assert main([*arguments[:4], *arguments[4:5], str(tmp_path / "other"), "--tokenizer", "absent"]) == 2
+    assert "no tokenizer directory 'absent'" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize("flag", ["--held-out=1", "--held-out=x", "--workers=0", "--shard-tokens=-1"])
+def test_impossible_flags_are_refused(flag, capsys):
+    with pytest.raises(SystemExit) as ended:
+        main(["--input", "a.txt", "--tokenizer", "t", "--output", "o", flag])
+    assert ended.value.code == 2
+    assert flag.split("=")[0] in capsys.readouterr().err
+
+
+@pytest.fixture
+def long_run(tmp_path, prose, tokenizer_directory):
+    """The command with two workers on a corpus that takes seconds; the process, once it writes shards."""
+    text = prose(tmp_path / "part.txt", 2000).read_text()
+    (tmp_path / "a.txt").write_text("\n\n".join([text] * 150))
+    command = [sys.executable, "-m", "data_tools.preprocess", "--workers", "2", "--input", str(tmp_path / "a.txt")]
+    command += ["--tokenizer", str(tokenizer_directory), "--output", str(tmp_path / "out" / "data")]
+    environment = {**os.environ, "PYTHONPATH": str(REPOSITORY)}
+    process = subprocess.Popen(command, env=environment, stderr=subprocess.PIPE, text=True, start_new_session=True)
+    deadline = time.monotonic() + 60
+    while not list(tmp_path.glob("out/.data.tmp/units/*/train/*.bin")):
+        assert process.poll() is None, process.communicate()[1]
+        assert time.monotonic() < deadline
+        time.sleep(0.02)
+    yield process
+    if process.poll() is None:
+        os.killpg(process.pid, signal.SIGKILL)
+        process.wait()
+
+
+def workers_of(process):
+    """Process ids of the workers, from /proc."""
+    children = Path(f"/proc/{process.pid}/task/{process.pid}/children")
+    if not children.exists():
+        pytest.skip("needs /proc")
+    pids = [int(pid) for pid in children.read_text().split()]
+    return [pid for pid in pids if b"spawn_main" in Path(f"/proc/{pid}/cmdline").read_bytes()]
+
+
+@pytest.mark.distributed
+def test_a_killed_worker_ends_the_run_within_seconds_and_leaves_nothing(tmp_path, long_run):
+    os.kill(workers_of(long_run)[0], signal.SIGKILL)
+    start = time.monotonic()
+    errors = long_run.communicate(timeout=30)[1]
+    assert long_run.returncode == 2
+    assert "error: a worker process was killed" in errors
+    assert "Traceback" not in errors
+    assert time.monotonic() - start < 5
+    assert list((tmp_path / "out").iterdir()) == []
+
+
+@pytest.mark.distributed
+def test_an_interrupt_ends_the_run_and_leaves_nothing(tmp_path, long_run):
+    os.killpg(long_run.pid, signal.SIGINT)
+    errors = long_run.communicate(timeout=30)[1]
+    assert long_run.returncode == 130
+    assert errors.strip().endswith("interrupted")
+    assert "Traceback" not in errors
+    assert list((tmp_path / "out").iterdir()) == []
+
+
+@pytest.mark.distributed
+def test_workers_end_with_a_killed_parent_and_the_next_run_starts_clean(tmp_path, long_run, build, prose):
+    workers = workers_of(long_run)
+    os.kill(long_run.pid, signal.SIGKILL)
+    long_run.wait()
+    deadline = time.monotonic() + 10
+    while any(Path(f"/proc/{pid}/status").exists() for pid in workers) and time.monotonic() < deadline:
+        time.sleep(0.05)
+    assert not any(Path(f"/proc/{pid}/status").exists() for pid in workers)
+    assert [path.name for path in (tmp_path / "out").iterdir()] == [".data.tmp"]
+    build(prose(tmp_path / "small.txt", 5), name="out/data")
+    assert [path.name for path in (tmp_path / "out").iterdir()] == ["data"]

@@ -1,0 +1,101 @@
+"""verify names what is wrong: quickly by size and structure, fully by every hash and id."""
+
+import json
+
+import numpy as np
+import pytest
+
+from data_tools.preprocess import Request, preprocess
+from data_tools.verify import main
+from megatron_glm.data.indexed import IndexedWriter, bin_path, idx_path
+from megatron_glm.files import sha256_of
+
+
+@pytest.fixture
+def directory(tmp_path, prose, tokenizer_directory):
+    path = prose(tmp_path / "a.txt", 40)
+    request = Request([str(path)], str(tokenizer_directory), tmp_path / "data", 0.2, workers=1, shard_tokens=400)
+    preprocess(request)
+    return tmp_path / "data"
+
+
+def verify(directory, *flags, capsys):
+    code = main([str(directory), *flags])
+    output = capsys.readouterr()
+    return code, output.out + output.err
+
+
+@pytest.mark.parametrize("flags", [[], ["--full"]])
+def test_whole_data_pass(directory, flags, capsys):
+    code, output = verify(directory, *flags, capsys=capsys)
+    assert code == 0
+    assert "as the manifest says" in output
+
+
+@pytest.mark.parametrize("damage", [lambda content: content[:-2], lambda content: content + b"\0\0"])
+def test_a_file_of_another_size_is_named(directory, damage, capsys):
+    path = directory / "train" / "00001.bin"
+    path.write_bytes(damage(path.read_bytes()))
+    code, output = verify(directory, capsys=capsys)
+    assert code == 2
+    assert f"{path}: bytes: {path.stat().st_size}, the manifest says" in output
+    assert "1 of" in output
+
+
+def test_every_damaged_shard_is_named(directory, capsys):
+    (directory / "train" / "00000.bin").unlink()
+    idx = directory / "train" / "00002.idx"
+    idx.write_bytes(b"TNTIDX\0\0\0" + idx.read_bytes()[9:])
+    code, output = verify(directory, capsys=capsys)
+    assert code == 2
+    assert "00000.bin: No such file" in output
+    assert "00002.idx: not an index of Megatron" in output
+    assert "2 of" in output
+
+
+def test_a_changed_id_is_found_by_the_hash(directory, capsys):
+    path = directory / "train" / "00001.bin"
+    content = bytearray(path.read_bytes())
+    content[0] ^= 1
+    path.write_bytes(content)
+    assert verify(directory, capsys=capsys)[0] == 0
+    code, output = verify(directory, "--full", capsys=capsys)
+    assert code == 2
+    assert f"{path}: SHA-256 is" in output
+
+
+@pytest.mark.parametrize(
+    ("tokens", "message"),
+    [([5, 60_000], "token 1 is id 60000, ids must be 0 …"), ([5, 6], "document 0 does not end with eos")],
+)
+def test_ids_and_ends_that_were_wrong_from_the_start_are_found(directory, tokens, message, capsys):
+    path = directory / "manifest.json"
+    manifest = json.loads(path.read_text())
+    shards = manifest["splits"]["train"]["shards"]
+    prefix = directory / "train" / shards[0]["name"]
+    if "eos" not in message:
+        tokens = [*tokens, manifest["tokenizer"]["special"]["eos"]]
+    bin_path(prefix).unlink()
+    documents = shards[0]["documents"]
+    with IndexedWriter(prefix, np.dtype(np.uint16)) as writer:
+        for _ in range(documents):
+            writer.add_document(np.array(tokens))
+    manifest["splits"]["train"]["tokens"] += len(tokens) * documents - shards[0]["tokens"]
+    shards[0] |= {
+        "tokens": len(tokens) * documents,
+        "bin_bytes": bin_path(prefix).stat().st_size,
+        "idx_bytes": idx_path(prefix).stat().st_size,
+        "bin_sha256": sha256_of(bin_path(prefix)),
+        "idx_sha256": sha256_of(idx_path(prefix)),
+    }
+    path.write_text(json.dumps(manifest))
+    assert verify(directory, capsys=capsys)[0] == 0
+    code, output = verify(directory, "--full", capsys=capsys)
+    assert code == 2
+    assert message in output
+
+
+def test_a_directory_without_manifest_is_one_error(tmp_path, capsys):
+    code, output = verify(tmp_path, capsys=capsys)
+    assert code == 2
+    assert output.startswith("error: no shards in")

@@ -1,0 +1,100 @@
+"""What holds for a tokenizer of any kind."""
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from megatron_glm.tokenizer.special import ROLE_PIECES
+
+SPELLED = [*ROLE_PIECES.values(), "<s>", "</s>", "<mask>", "<unk>", "<pad>", "[PAD]", "[UNK]", "[SEP]", "<0x0A>"]
+TEXT = st.text(st.characters(exclude_categories=["Cs"], exclude_characters="\u2581"))
+
+
+@pytest.mark.parametrize("spelled", SPELLED)
+def test_text_that_spells_a_special_token_is_plain_text(tokenizer, spelled):
+    text = f"a {spelled} b{spelled}"
+    (batch,) = tokenizer.encode_batch([text])
+    special = set(tokenizer.special.by_role().values())
+    for ids in (batch, tokenizer.encode(text)):
+        assert not special & set(ids.tolist())
+        decoded = tokenizer.decode(ids)
+        if tokenizer.kind == "wordpiece":  # which keeps neither case nor spaces
+            assert decoded.replace(" ", "") == text.replace(" ", "").lower()
+        else:
+            assert decoded == text
+
+
+@given(text=TEXT)
+def test_sentencepiece_gives_text_back_exactly(sentencepiece_tokenizer, text):
+    assert sentencepiece_tokenizer.decode(sentencepiece_tokenizer.encode(text)) == text
+
+
+@given(text=TEXT)
+def test_bpe_gives_text_back_exactly(bpe_tokenizer, text):
+    assert bpe_tokenizer.decode(bpe_tokenizer.encode(text)) == text
+
+
+@given(texts=st.lists(st.text(st.sampled_from("ab th\n.é"), max_size=12), max_size=5))
+def test_a_batch_is_its_texts_one_by_one(sentencepiece_tokenizer, bpe_tokenizer, wordpiece_tokenizer, texts):
+    for tokenizer in (sentencepiece_tokenizer, bpe_tokenizer, wordpiece_tokenizer):
+        batch = tokenizer.encode_batch(texts)
+        assert all(ids.dtype == np.int32 for ids in batch)
+        assert [ids.tolist() for ids in batch] == [tokenizer.encode(text).tolist() for text in texts]
+
+
+def test_an_empty_text_has_no_tokens(tokenizer):
+    assert tokenizer.encode("").shape == (0,)
+    assert tokenizer.decode([]) == ""
+
+
+def test_prompts_may_hold_blanks(tokenizer):
+    special = tokenizer.special
+    ids = tokenizer.encode_with_special("a [MASK] b[sMASK].[gMASK]")
+    assert ids.dtype == np.int32
+    assert [id for id in ids.tolist() if id in special.by_role().values()] == [
+        special.mask,
+        special.sentence_mask,
+        special.document_mask,
+    ]
+    assert tokenizer.encode_with_special("no blank").tolist() == tokenizer.encode("no blank").tolist()
+
+
+def test_a_blank_takes_the_space_before_it_and_leaves_the_one_after(sentencepiece_tokenizer, bpe_tokenizer):
+    # As in pretraining, where a span holds the space before its first word.
+    for tokenizer in (sentencepiece_tokenizer, bpe_tokenizer):
+        whole = tokenizer.encode("a that.").tolist()
+        before, after = tokenizer.encode("a").tolist(), tokenizer.encode_with_special("[MASK].").tolist()[1:]
+        assert whole[: len(before)] == before
+        assert whole[-len(after) :] == after
+        assert tokenizer.encode_with_special("a [MASK].").tolist() == [*before, tokenizer.special.mask, *after]
+        blank_first = tokenizer.encode_with_special("[MASK] a").tolist()
+        assert tokenizer.decode(blank_first[1:]).strip() == "a"
+        assert tokenizer.decode(blank_first).endswith(" a")
+
+
+def test_special_tokens_are_shown_by_their_piece(tokenizer):
+    ids = list(tokenizer.special.by_role().values())
+    assert tokenizer.decode(ids).replace(" ", "") == "".join(tokenizer.piece(id) for id in ids)
+
+
+@pytest.mark.parametrize("id", [-1, 10**6])
+def test_refuses_to_decode_an_id_outside_the_vocabulary(tokenizer, id):
+    with pytest.raises(ValueError, match=rf"{id}.* outside the vocabulary, 0\.\.{tokenizer.vocab_size - 1}"):
+        tokenizer.decode([5, id])
+
+
+def test_sentences_end_in_marks_and_newlines_only(tokenizer):
+    ends = tokenizer.sentence_ends()
+    assert ends.shape == (tokenizer.vocab_size,)
+    assert ends.dtype == np.bool_
+    assert not ends[list(tokenizer.special.by_role().values())].any()
+    assert ends[tokenizer.encode("a.")[-1]]
+    assert not ends[tokenizer.encode("a,")[-1]]
+    if tokenizer.kind != "wordpiece":
+        assert ends[tokenizer.encode("a\n")[-1]]
+    assert tokenizer.sentence_ends() is ends
+
+
+def test_every_id_has_a_piece(tokenizer):
+    assert all(isinstance(tokenizer.piece(id), str) for id in range(tokenizer.vocab_size))

@@ -1,0 +1,48 @@
+"""The learning rate: up in a line, down along the curve, and flat at the floor."""
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from megatron_glm.config.schema import Schedule
+from megatron_glm.training.schedule import learning_rate
+
+schedules = st.builds(
+    Schedule,
+    decay=st.sampled_from(["cosine", "linear"]),
+    warmup_steps=st.integers(0, 50),
+    decay_steps=st.none() | st.integers(1, 120),
+    floor=st.floats(0, 1),
+)
+
+
+def rates(schedule, total_steps, steps):
+    return [learning_rate(schedule, 2.0, total_steps, step) for step in steps]
+
+
+def test_warm_up_is_a_line_that_ends_at_the_peak():
+    schedule = Schedule(warmup_steps=4, decay_steps=10)
+    assert rates(schedule, 100, [1, 2, 3, 4]) == [0.5, 1.0, 1.5, 2.0]
+
+
+@pytest.mark.parametrize(
+    ("decay", "expected"), [("linear", [1.55, 1.1, 0.65, 0.2, 0.2]), ("cosine", [1.736396, 1.1, 0.463604, 0.2, 0.2])]
+)
+def test_decay_ends_at_the_floor_and_stays_there(decay, expected):
+    schedule = Schedule(decay=decay, warmup_steps=4, decay_steps=12, floor=0.1)
+    assert rates(schedule, 100, [6, 8, 10, 12, 90]) == pytest.approx(expected, abs=1e-6)
+
+
+def test_without_decay_steps_the_floor_comes_with_the_last_step():
+    schedule = Schedule(decay="linear", floor=0.25)
+    assert rates(schedule, 8, [1, 4, 8]) == [pytest.approx(1.8125), 1.25, 0.5]
+
+
+@given(schedule=schedules, total_steps=st.integers(1, 150))
+def test_it_rises_then_falls_and_is_never_below_the_floor_after_warm_up(schedule, total_steps):
+    up = rates(schedule, total_steps, range(1, schedule.warmup_steps + 1))
+    down = rates(schedule, total_steps, range(schedule.warmup_steps + 1, 200))
+    assert up == sorted(up)
+    assert down == sorted(down, reverse=True)
+    assert all(0 < rate <= 2.0 for rate in up)
+    assert all(2.0 * schedule.floor * (1 - 1e-15) <= rate <= 2.0 for rate in down)
