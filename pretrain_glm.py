@@ -15,6 +15,7 @@ _GRACE_SECONDS = 3.0
 
 
 def build_parser() -> argparse.ArgumentParser:
+    """The options of the command."""
     parser = argparse.ArgumentParser(
         prog="pretrain_glm.py",
         description="Pretrain GLM on the shards that data_tools.preprocess wrote.",

@@ -71,6 +71,7 @@ def measure(heads: int, repeats: int) -> dict[str, float]:
 
 
 def best_time(function: Callable[..., Tensor], inputs: list[Tensor], repeats: int) -> float:
+    """Seconds of the fastest of `repeats` forward and backward passes."""
     times = []
     for _ in range(repeats + 1):  # the first warms up
         start = time.perf_counter()

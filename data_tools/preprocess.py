@@ -76,6 +76,10 @@ def preprocess(request: Request) -> tuple[Manifest, Amount]:
             return _write(request, inputs, tokenizer, directory)
     except FileExistsError as error:
         raise DataError(f"--output: '{request.output}' exists already; remove it or name another directory") from error
+    except BlockingIOError as error:
+        raise DataError(
+            f"--output: another process is writing '{request.output}'; wait for it or name another directory"
+        ) from error
     except OSError as error:
         raise DataError(f"{error.filename or request.output}: {error.strerror}") from error
 
@@ -207,6 +211,7 @@ def _parser() -> argparse.ArgumentParser:
 
 
 def share(text: str) -> float:
+    """A share of the documents, 0 <= share < 1, as argparse reads it."""
     value = float(text)
     if not 0 <= value < 1:
         raise argparse.ArgumentTypeError(f"{text} is not a share, 0 <= P < 1")
@@ -214,6 +219,7 @@ def share(text: str) -> float:
 
 
 def count(text: str) -> int:
+    """A count of 1 or more, as argparse reads it."""
     value = int(text)
     if value < 1:
         raise argparse.ArgumentTypeError(f"{text} is not a count of 1 or more")
@@ -221,6 +227,8 @@ def count(text: str) -> int:
 
 
 def _run(args: argparse.Namespace) -> None:
+    from data_tools.workers import interrupted_by_termination
+
     start = time.monotonic()
     request = Request(
         inputs=args.input,
@@ -232,7 +240,8 @@ def _run(args: argparse.Namespace) -> None:
         line_documents=args.line_documents,
         shard_tokens=args.shard_tokens,
     )
-    manifest, amount = preprocess(request)
+    with interrupted_by_termination():
+        manifest, amount = preprocess(request)
     _summarize(manifest, amount, time.monotonic() - start, args.output)
 
 

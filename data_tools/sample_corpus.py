@@ -51,15 +51,33 @@ def main(argv: Sequence[str] | None = None) -> int:
     parser.add_argument(
         "--min-megabytes", type=float, default=8.0, help="fail if less is found (default: 8; 1 MB = 1,000,000 bytes)"
     )
+    parser.add_argument(
+        "--packages", nargs="+", metavar="NAME", help="read these top-level modules only, e.g. numpy argparse"
+    )
     return run_command(parser, run, argv)
 
 
 def run(args: argparse.Namespace) -> None:
     files = [file for root in import_roots() for file in source_files(root)]
+    if args.packages:
+        files = of_packages(files, args.packages)
     documents = list(collect(_with_progress(read_prose(files), len(files))))
     share = write_corpus(documents, args.output, args.min_megabytes)
     size = args.output.stat().st_size / 1e6
     print(f"{args.output}: {len(documents)} documents, {size:.2f} MB, {share:.1%} of the text in full sentences")
+
+
+def of_packages(files: Sequence[SourceFile], packages: Sequence[str]) -> list[SourceFile]:
+    """The files of the named top-level modules. Raises DataError for one that is not installed."""
+    by_package: dict[str, list[SourceFile]] = {name: [] for name in packages}
+    for file in files:
+        top = file.name.split("/")[0].removesuffix(".py")
+        if top in by_package:
+            by_package[top].append(file)
+    for name, found in by_package.items():
+        if not found:
+            raise DataError(f"--packages: '{name}' has no Python files here; name installed top-level modules")
+    return [file for found in by_package.values() for file in found]
 
 
 def read_prose(files: Sequence[SourceFile]) -> Iterator[tuple[str, list[str]]]:

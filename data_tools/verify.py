@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from megatron_glm.command import run_command
-from megatron_glm.errors import DataError
+from megatron_glm.errors import DataError, TokenizerError
 
 if TYPE_CHECKING:
     from megatron_glm.data.manifest import Manifest, Shard
@@ -33,6 +33,31 @@ def problems(directory: Path, *, full: bool) -> Iterator[str]:
                 _check_shard(directory / split / shard.name, shard, manifest, full=full)
             except DataError as error:
                 yield str(error)
+
+
+def check_tokenizer(manifest: Manifest, directory: str) -> None:
+    """Compare a tokenizer with the one that wrote the data, by its hash and by the ids of the probes.
+
+    The hash covers the tokenizer's files, the probes also the library that reads them.
+
+    Raises:
+        TokenizerError: it is another, or cannot be loaded.
+    """
+    from megatron_glm.tokenizer.loading import load_tokenizer
+
+    tokenizer, record = load_tokenizer(directory), manifest.tokenizer
+    if tokenizer.content_hash != record.hash:
+        raise TokenizerError(
+            f"--tokenizer: '{directory}' has the hash {tokenizer.content_hash}, the data were written with "
+            f"{record.hash}; use the tokenizer of the data or preprocess again"
+        )
+    for probe in record.probes:
+        if (found := tokenizer.encode(probe.text).tolist()) != list(probe.ids):
+            versions = ", ".join(f"{name} {version}" for name, version in manifest.versions.items())
+            raise TokenizerError(
+                f"--tokenizer: '{directory}' gives {found} for {probe.text!r}, the data have {list(probe.ids)}; "
+                f"install the libraries that wrote them ({versions})"
+            )
 
 
 def _check_shard(prefix: Path, shard: Shard, manifest: Manifest, *, full: bool) -> None:
@@ -74,10 +99,12 @@ def _size(path: Path) -> int:
 def _run(args: argparse.Namespace) -> None:
     from megatron_glm.data.manifest import SPLITS, read_manifest
 
+    manifest = read_manifest(args.directory)
+    if args.tokenizer:
+        check_tokenizer(manifest, args.tokenizer)
     found = list(problems(args.directory, full=args.full))
     for line in found:
         print(line)
-    manifest = read_manifest(args.directory)
     shards = sum(len(manifest.split(split).shards) for split in SPLITS)
     if found:
         raise DataError(f"{args.directory}: {len(found)} of {shards} shards are damaged")
@@ -90,6 +117,7 @@ def _run(args: argparse.Namespace) -> None:
 def _parser() -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser(prog="python -m data_tools.verify", description=__doc__.splitlines()[0])
     parser.add_argument("directory", type=Path, help="written by data_tools.preprocess")
+    parser.add_argument("--tokenizer", metavar="DIR", help="also check that this tokenizer gives the data's ids")
     parser.add_argument("--full", action="store_true", help="read everything: hashes, offsets, ids, eos")
     return parser
 

@@ -10,6 +10,8 @@ import time
 from collections.abc import Callable, Iterable, Iterator
 from concurrent.futures import FIRST_COMPLETED, Executor, Future, ProcessPoolExecutor, ThreadPoolExecutor, wait
 from concurrent.futures.process import BrokenProcessPool
+from contextlib import contextmanager
+from types import FrameType
 from typing import Any
 
 from megatron_glm.errors import DataError
@@ -20,6 +22,20 @@ _TICK_SECONDS = 0.5
 def available_cores() -> int:
     """Cores this process may use: a batch system grants fewer than the machine has."""
     return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+
+
+@contextmanager
+def interrupted_by_termination() -> Iterator[None]:
+    """SIGTERM, by which batch systems end a job, raises KeyboardInterrupt in the block; for the main thread."""
+
+    def interrupt(signal_number: int, frame: FrameType | None) -> None:
+        raise KeyboardInterrupt
+
+    before = signal.signal(signal.SIGTERM, interrupt)
+    try:
+        yield
+    finally:
+        signal.signal(signal.SIGTERM, before)
 
 
 def make_executor(workers: int) -> Executor:

@@ -14,8 +14,11 @@ from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import BinaryIO
 
+from megatron_glm.locking import exclusive
+
 _COPY_BYTES = 1 << 20
 TEMPORARY_SUFFIX = ".tmp"
+LOCK_SUFFIX = ".lock"
 
 
 class Files:
@@ -92,16 +95,27 @@ def atomic_file(path: Path, files: Files | None = None) -> Iterator[BinaryIO]:
 def atomic_directory(path: Path, files: Files | None = None) -> Iterator[Path]:
     """A temporary directory that becomes `path` when the block ends well, and is removed when it fails.
 
+    One process at a time: it holds a lock beside `path`, and a temporary directory that no one holds was left
+    by a process that was killed, so it is removed.
+
     Raises:
         FileExistsError: `path` is there and not empty.
+        BlockingIOError: another process is writing it.
     """
     files = files or Files()
+    path.parent.mkdir(parents=True, exist_ok=True)
+    with exclusive(path.with_name(f".{path.name}{LOCK_SUFFIX}")), _published(path, files) as temporary:
+        yield temporary
+
+
+@contextmanager
+def _published(path: Path, files: Files) -> Iterator[Path]:
     if path.is_dir() and not any(path.iterdir()):
         files.remove_directory(path)
     if path.exists():
         raise FileExistsError(f"{path} exists already")
     temporary = temporary_name(path)
-    if temporary.exists():  # left by a process that was killed
+    if temporary.exists():
         files.remove_tree(temporary)
     files.make_directory(temporary)
     try:

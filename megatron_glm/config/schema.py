@@ -65,7 +65,7 @@ class Data(Section):
 
 
 class Objective(Section):
-    """The blank-infilling mixture (GLM paper, sections 2.1 and 2.2)."""
+    """The blank-infilling mixture (GLM paper, sections 2.1.1 and 2.1.2)."""
 
     token: Probability = Field(1.0, description="probability of short spans behind [MASK]")
     sentence: Probability = Field(0.0, description="probability of whole sentences behind [sMASK]")
@@ -79,7 +79,7 @@ class Objective(Section):
         0.5, description="least masked share, document objective"
     )
     prefix_probability: Probability = Field(0.5, description="share of document spans in prefix form")
-    max_spans: Positive = Field(40, description="spans of a sample, at most")
+    max_spans: Positive = Field(40, description="spans of a sample, at most; a window of 1024 needs 80")
     shuffle_spans: bool = Field(True, description="part B holds the spans in random order")
     task_masks: bool = Field(True, description="[sMASK] and [gMASK] for their objectives; false: [MASK] for all")
     block_mask_probability: Probability = Field(0.0, description="B inputs replaced by [dBLOCK], token objective")

@@ -32,6 +32,7 @@ class Batch:
         target_counts: targets of each objective; they sum to N.
         num_tokens: tokens without padding.
         num_samples: samples taken from the order, those with nothing to mask included.
+        yielded: tokens that the ratios of masking asked for and the limits on spans refused.
     """
 
     input_ids: Tensor
@@ -45,6 +46,7 @@ class Batch:
     target_counts: tuple[int, int, int]
     num_tokens: int
     num_samples: int
+    yielded: int
 
     def to(self, device: torch.device | str) -> Batch:
         """The same batch on a device."""
@@ -107,4 +109,5 @@ def collate(samples: Sequence[Sample], *, multiple: int = 64, capacity: int | No
         target_counts=tuple(counts.tolist()),
         num_tokens=num_tokens,
         num_samples=len(samples),
+        yielded=sum(sample.yielded for sample in samples),
     )

@@ -7,6 +7,7 @@ objective, so that the losses of two steps, or of two runs on the same data, are
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Self
 
@@ -21,6 +22,15 @@ from megatron_glm.errors import DataError, TokenizerError
 from megatron_glm.objective.mixture import Mixture
 from megatron_glm.objective.sample import Objective, Sample
 from megatron_glm.tokenizer.base import Tokenizer
+
+
+@dataclass(frozen=True)
+class Origin:
+    """The window of a sample: stream tokens [start, stop) of a source."""
+
+    source: int
+    start: int
+    stop: int
 
 
 class SampleDataset:
@@ -64,6 +74,17 @@ class SampleDataset:
     def sample(self, index: int) -> Sample:
         """The sample with a global index; it is empty (T = 0) where its window has nothing to mask."""
         return self.samples([index])[0]
+
+    @property
+    def probabilities(self) -> tuple[float, ...]:
+        """How likely each objective is, single-span samples included."""
+        return self._mixture.probabilities
+
+    def trace(self, index: int, objective: Objective | None = None) -> tuple[Origin, Sample]:
+        """A sample and its window; with an objective as an evaluation would make it, else as it is trained."""
+        origin = Origin(*(int(place[0]) for place in self._order.locate(np.array([index]))))
+        window = self._streams[origin.source].pieces(origin.start, origin.stop)
+        return origin, self._mixture.sample(index, window, objective)
 
     def samples(self, indices: Sequence[int] | np.ndarray) -> list[Sample]:
         """Several samples at once: the same ones, with their windows located together."""

@@ -72,7 +72,7 @@ def draw_attention_mask(sample: Sample, tokenizer: Tokenizer, path: Path) -> Non
     axes.set_ylabel("query")
     axes.set_title(f"sample {sample.index}, {sample.objective.name.lower()} objective, {T} tokens")
     handles = [Patch(facecolor=colour, edgecolor="gray", label=label) for label, colour in _LEGEND]
-    axes.legend(handles=handles, loc="upper center", bbox_to_anchor=(0.5, -0.12 if named else -0.06), ncols=3)
+    figure.legend(handles=handles, loc="outside lower center", ncols=3)
     with atomic_file(path) as stream, warnings.catch_warnings():
         warnings.filterwarnings("ignore", message="Glyph")  # a script that the font lacks: boxes are drawn
         figure.savefig(stream, format="png", dpi=_DPI)

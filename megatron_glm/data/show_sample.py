@@ -26,10 +26,10 @@ def run(args: argparse.Namespace) -> int:
     from rich.console import Console
 
     from megatron_glm.config.loading import load_config
+    from megatron_glm.data.dataset import SampleDataset
     from megatron_glm.data.order import MAX_SAMPLES
     from megatron_glm.data.sample_drawing import draw_attention_mask
     from megatron_glm.data.sample_text import describe
-    from megatron_glm.data.traced_dataset import TracedDataset
     from megatron_glm.objective.sample import Objective
     from megatron_glm.tokenizer.loading import load_tokenizer
 
@@ -40,7 +40,7 @@ def run(args: argparse.Namespace) -> int:
     config = load_config(args.config, args.overrides)
     tokenizer = load_tokenizer(config.tokenizer.path)
     objective = Objective[args.objective.upper()] if args.objective else None
-    origin, sample = TracedDataset.open(config, tokenizer).trace(args.index, objective)
+    origin, sample = SampleDataset.open(config, tokenizer).trace(args.index, objective)
     path = config.data.sources[origin.source].path
     window = f"data.sources[{origin.source}] '{path}', stream tokens [{origin.start}, {origin.stop})"
 
@@ -48,6 +48,9 @@ def run(args: argparse.Namespace) -> int:
     for line in describe(sample, tokenizer, window):
         console.print(line, soft_wrap=not console.is_terminal)  # a pipe gets whole lines
     if args.png:
-        draw_attention_mask(sample, tokenizer, args.png)
+        try:
+            draw_attention_mask(sample, tokenizer, args.png)
+        except OSError as error:
+            raise ConfigError(f"--png: '{args.png}' cannot be written: {error.strerror}") from error
         console.print(f"attention mask: {args.png}", soft_wrap=True)
     return 0

@@ -6,14 +6,13 @@ from dataclasses import dataclass
 
 import numpy as np
 import torch
-from torch import Tensor
 
 from megatron_glm.errors import UserError
 from megatron_glm.generation.decoding import CachedReader, fill_blanks
 from megatron_glm.generation.prompt import Prompt, build_prompt
 from megatron_glm.generation.sampling import Sampler, Sampling
 from megatron_glm.model.glm import GLM
-from megatron_glm.tokenizer.base import SpecialTokens, Tokenizer
+from megatron_glm.tokenizer.base import Tokenizer
 
 DEFAULT_MAX_TOKENS = 64
 
@@ -69,17 +68,10 @@ def fill(
         prompt.blanks,
         Sampler(sampling or Sampling()),
         start_of_piece=tokenizer.special.start_of_piece,
-        forbidden=special_ids(tokenizer.special, model.num_ids).to(device),
+        forbidden=torch.from_numpy(tokenizer.never_generated().copy()).to(device),
         max_tokens=max_tokens,
     )
     return _assemble(tokenizer, ids, prompt, filled)
-
-
-def special_ids(special: SpecialTokens, num_ids: int) -> Tensor:
-    """Which ids are special: bool [num_ids]."""
-    is_special = torch.zeros(num_ids, dtype=torch.bool)
-    is_special[list(special.by_role().values())] = True
-    return is_special
 
 
 def _checked_max_tokens(max_tokens: int | None, max_positions: int) -> int:

@@ -23,7 +23,9 @@ def add_residual(x: Tensor, residual: Tensor | None, site: Site) -> Tensor:
 class Layer(nn.Module):
     """x + Attention(LN(x)), then x + MLP(LN(x)); [T, H] -> [T, H].
 
-    Source: GLM paper, section 2.3.
+    With `places`, int64 [N], only those tokens go on after attending: [N, H]. `add` must know the same places.
+
+    Source: GLM paper, section 2.2.
     """
 
     def __init__(self, hidden_size: int, num_heads: int):
@@ -33,6 +35,9 @@ class Layer(nn.Module):
         self.post_attention_layernorm = nn.LayerNorm(hidden_size, eps=LAYERNORM_EPS)
         self.mlp = MLP(hidden_size)
 
-    def forward(self, hidden: Tensor, attend: Attend, add: Add = add_residual) -> Tensor:
-        hidden = add(self.attention(self.input_layernorm(hidden), attend), hidden, Site.ATTENTION_OUTPUT)
+    def forward(self, hidden: Tensor, attend: Attend, add: Add = add_residual, places: Tensor | None = None) -> Tensor:
+        attended = self.attention(self.input_layernorm(hidden), attend, places)
+        if places is not None:
+            hidden = hidden.index_select(0, places)
+        hidden = add(attended, hidden, Site.ATTENTION_OUTPUT)
         return add(self.mlp(self.post_attention_layernorm(hidden)), hidden, Site.MLP_OUTPUT)

@@ -47,8 +47,8 @@ class Row:
 
         return attend
 
-    def add(self, layer: int) -> Add:
-        """The residual sum of a layer, with the dropout of this row."""
+    def add(self, layer: int, places: Tensor | None = None) -> Add:
+        """The residual sum of a layer, with the dropout of this row, or of its tokens at int64 [N] `places`."""
         dropout = self.dropout
         if dropout is None:
             return add_residual
@@ -60,6 +60,7 @@ class Row:
                 probability=dropout.hidden,
                 row_keys=dropout.row_keys,
                 key=DropoutKey(dropout.seed, layer, site),
+                places=places,
             )
 
         return add

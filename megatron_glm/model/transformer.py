@@ -29,11 +29,14 @@ class Transformer(nn.Module):
         self.final_layernorm = nn.LayerNorm(config.hidden_size, eps=LAYERNORM_EPS)
 
     def forward(self, hidden: Tensor, row: Row, target_index: Tensor) -> Tensor:
+        last = len(self.layers) - 1
         for number, layer in enumerate(self.layers):
-            attend, add = row.attend(number), row.add(number)
+            # Nobody reads the last layer anywhere else: half of its work or more would be thrown away.
+            places = target_index if number == last else None
+            attend, add = row.attend(number), row.add(number, places)
             if self.recompute and self.training:
                 # Dropout is keyed, so no generator state has to be kept for the second run.
-                hidden = checkpoint(layer, hidden, attend, add, use_reentrant=False, preserve_rng_state=False)
+                hidden = checkpoint(layer, hidden, attend, add, places, use_reentrant=False, preserve_rng_state=False)
             else:
-                hidden = layer(hidden, attend, add)
-        return self.final_layernorm(hidden.index_select(0, target_index))
+                hidden = layer(hidden, attend, add, places)
+        return self.final_layernorm(hidden)

@@ -1,4 +1,4 @@
-"""The document objective: one long span (GLM paper, section 2.2)."""
+"""The document objective: one long span (GLM paper, section 2.1.2)."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Part A and part B of every segment, as the arrays that the model reads (GLM paper, section 2.1).
+"""Part A and part B of every segment, as the arrays that the model reads (GLM paper, section 2.1.1).
 
     text      [CLS] x1 x2 x3 x4 x5 x6 eos      spans: x3, and x5 x6; part B holds the second one first
     input     [CLS] x1 x2  M x4  M eos  sop  x5  x6  sop  x3

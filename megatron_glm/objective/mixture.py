@@ -147,7 +147,7 @@ class Mixture:
     def _cut_short(self, window: Window, draws: Draws) -> Window:
         """Each new [CLS] takes from the room of the spans; the least length leaves at least half of it."""
         room = -(-2 * len(window.tokens) // self._config.max_spans)
-        least = max(2, min(_SHORTEST_SEQUENCE, self._window // 2), room)
+        least = max(3, min(_SHORTEST_SEQUENCE, self._window // 2), room)
         most = max(least, self._window - 2)
         length = least + int(draws.one(Purpose.SEQUENCE_LENGTH) * (most - least + 1))
         return cut_short(window, self._sentence_ends, self._special.cls, length)

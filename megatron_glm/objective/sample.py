@@ -9,7 +9,7 @@ import numpy as np
 
 
 class Objective(IntEnum):
-    """What is masked; one of them per sample (GLM paper, sections 2.1 and 2.2)."""
+    """What is masked; one of them per sample (GLM paper, sections 2.1.1 and 2.1.2)."""
 
     TOKEN = 0
     SENTENCE = 1

@@ -53,7 +53,7 @@ def cut_short(window: Window, sentence_end: np.ndarray, cls: int, length: int) -
 
     Args:
         sentence_end: bool [vocabulary].
-        length: tokens of a piece without its [CLS], >= 2.
+        length: tokens of a piece without its [CLS], >= 3: with 2 a closing eos could be left alone, and be dropped.
 
     Source: `short_seq_prob` of the original.
     """

@@ -1,4 +1,4 @@
-"""The sentence objective: whole sentences (GLM paper, section 2.2)."""
+"""The sentence objective: whole sentences (GLM paper, section 2.1.2)."""
 
 from __future__ import annotations
 

@@ -53,7 +53,7 @@ class SpanLengths:
         mean: of the Poisson distribution, zero included, in tokens.
         longest: the largest length ever asked for, >= 1.
 
-    Source: GLM paper, section 2.1, with mean 3.
+    Source: GLM paper, section 2.1.1, with mean 3.
     """
 
     def __init__(self, mean: float, longest: int):

@@ -1,4 +1,4 @@
-"""The token objective: short spans, here and there (GLM paper, section 2.1)."""
+"""The token objective: short spans, here and there (GLM paper, section 2.1.1)."""
 
 from __future__ import annotations
 

@@ -8,6 +8,7 @@ from collections.abc import Mapping
 from dataclasses import asdict
 from pathlib import Path
 
+from megatron_glm.checkpoint.format import PARAMETERS
 from megatron_glm.checkpoint.manifest import FileRecord, Manifest
 from megatron_glm.errors import CheckpointError
 from megatron_glm.files import sha256_of
@@ -48,6 +49,8 @@ def check_release(directory: Path) -> None:
         CheckpointError: no release, or a file that is missing or changed.
     """
     path = directory / MANIFEST
+    if (directory / PARAMETERS).exists():
+        raise CheckpointError(f"'{directory}' is a checkpoint; make a release of it with glm export")
     try:
         content = json.loads(path.read_bytes())
         if content["format_version"] != FORMAT_VERSION:

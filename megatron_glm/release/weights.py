@@ -16,6 +16,7 @@ from megatron_glm.errors import CheckpointError
 
 WEIGHTS = "model.safetensors"
 INDEX = "model.safetensors.index.json"
+_READABLE = 0o644
 TORCH_DTYPES = {"fp32": torch.float32, "bf16": torch.bfloat16, "fp16": torch.float16}
 
 
@@ -54,6 +55,7 @@ def write_weights(directory: Path, source: Weights, dtype: torch.dtype, max_shar
         tensors = {parameter: read_weight(source, parameter, dtype) for parameter in shard}
         # transformers wants to be told that the tensors are torch's.
         save_file(tensors, directory / name, metadata={"format": "pt"})
+        (directory / name).chmod(_READABLE)  # safetensors writes for the owner alone, and a release is to be shared
 
 
 def stored_weights(directory: Path) -> Iterator[tuple[str, Tensor]]:

@@ -59,8 +59,12 @@ class Tokenizer(ABC):
         """Text of ids that are inside the vocabulary."""
 
     @abstractmethod
+    def _stands_for_text(self, id: int) -> bool:
+        """Whether some text has this piece: false for [UNK], [SEP], unused ones; not asked of roles."""
+
+    @abstractmethod
     def _surface(self, id: int) -> str:
-        """The characters that one ordinary piece stands for."""
+        """The characters that a piece which stands for text is written with."""
 
     @abstractmethod
     def _options(self) -> dict:
@@ -104,13 +108,26 @@ class Tokenizer(ABC):
         """Which pieces end a sentence, as they contain one of . ? ! ; : newline 。？！；…: bool [vocab_size]."""
         return self._sentence_ends
 
+    def never_generated(self) -> np.ndarray:
+        """Which pieces stand for no text: the roles, [UNK], [SEP], unused ones: bool [vocab_size].
+
+        Training gives them no example to stay away from, so generation has to.
+        """
+        return self._never_generated
+
+    @cached_property
+    def _never_generated(self) -> np.ndarray:
+        roles = set(self.special.by_role().values())
+        never = np.array([id in roles or not self._stands_for_text(id) for id in range(self.vocab_size)])
+        never.setflags(write=False)  # shared by all callers
+        return never
+
     @cached_property
     def _sentence_ends(self) -> np.ndarray:
-        special = set(self.special.by_role().values())
-        ends = np.array(
-            [id not in special and bool(_SENTENCE_END.search(self._surface(id))) for id in range(self.vocab_size)]
-        )
-        ends.setflags(write=False)  # shared by all callers
+        ends = np.zeros(self.vocab_size, bool)
+        for id in np.flatnonzero(~self._never_generated).tolist():
+            ends[id] = bool(_SENTENCE_END.search(self._surface(id)))
+        ends.setflags(write=False)
         return ends
 
     @property

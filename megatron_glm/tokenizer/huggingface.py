@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 from collections.abc import Sequence
 
 import numpy as np
@@ -11,6 +12,8 @@ import tokenizers
 from megatron_glm.errors import TokenizerError
 from megatron_glm.tokenizer.base import Kind, Tokenizer
 from megatron_glm.tokenizer.special import SpecialTokens
+
+_BRACKETED = re.compile(r"\[.+\]")
 
 
 class HuggingFaceTokenizer(Tokenizer):
@@ -43,6 +46,8 @@ class HuggingFaceTokenizer(Tokenizer):
         self._bytes_of = {sign: byte for byte, sign in enumerate(_byte_signs())} if kind == "bpe" else {}
         super().__init__(model, special, self._backend.get_vocab_size(with_added_tokens=True))
         self._roles = frozenset(special.by_role().values())
+        added = self._backend.get_added_tokens_decoder()
+        self._special_pieces = frozenset(id for id, piece in added.items() if piece.special)
 
     def _encode(self, texts: Sequence[str], *, continued: bool) -> list[np.ndarray]:
         if self._prefix_space and not continued:
@@ -54,6 +59,11 @@ class HuggingFaceTokenizer(Tokenizer):
         text = self._backend.decode(ids, skip_special_tokens=False)
         starts_with_text = bool(ids) and ids[0] not in self._roles
         return text.removeprefix(" ") if self._prefix_space and starts_with_text else text
+
+    def _stands_for_text(self, id: int) -> bool:
+        # BERT writes what is no text in brackets, [unused7] too; its own pre-tokenizer parts brackets from words.
+        bracketed = self.kind == "wordpiece" and _BRACKETED.fullmatch(self.piece(id))
+        return id not in self._special_pieces and not bracketed
 
     def _surface(self, id: int) -> str:
         piece = self.piece(id)

@@ -58,7 +58,10 @@ def roberta(vocab: Path, merges: Path, *, block_mask: bool = False) -> HuggingFa
     """
     own = {"eos": "</s>", "cls": "<s>", "mask": "<mask>"}
     added = [_SOP, _EOP, _GMASK, _SMASK, *[_DBLOCK] * block_mask]
-    return _finish("bpe", _byte_level_bpe(vocab, merges), vocab, own, ("<pad>", "<unk>"), added)
+    backend = _byte_level_bpe(vocab, merges)
+    fillers = (f"madeupword{n:04}" for n in range(3))  # fairseq filled its vocabulary up to a multiple of 8
+    other = ("<pad>", "<unk>", *(piece for piece in fillers if backend.token_to_id(piece) is not None))
+    return _finish("bpe", backend, vocab, own, other, added)
 
 
 def chinese(model: Path, *, block_mask: bool = False) -> SentencePieceTokenizer:

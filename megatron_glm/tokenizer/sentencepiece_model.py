@@ -18,6 +18,9 @@ from megatron_glm.tokenizer.base import Tokenizer
 from megatron_glm.tokenizer.special import ROLE_PIECES, SpecialTokens
 
 _SPACE = "\u2581"  # SentencePiece's own sign for a space; in a text it is read as one
+# The protobuf message normalizer_spec { add_dummy_prefix: false  remove_extra_whitespaces: false }. Messages merge
+# when their bytes stand one after another, and the library has no other way to a second reading of one model.
+_KEEP_SPACES = b"\x1a\x04\x18\x00\x20\x00"
 
 
 class SentencePieceTokenizer(Tokenizer):
@@ -36,6 +39,8 @@ class SentencePieceTokenizer(Tokenizer):
 
     def __init__(self, model: bytes, special: SpecialTokens, added_pieces: Sequence[str]):
         self._processor = _processor(model)
+        self._puts_a_space_in_front = self._processor.normalize("a") != "a"
+        self._behind = _processor(model + _KEEP_SPACES) if self._puts_a_space_in_front else self._processor
         self._added_pieces = list(added_pieces)
         self._own_pieces = self._processor.get_piece_size()
         super().__init__(model, special, self._own_pieces + len(self._added_pieces))
@@ -54,17 +59,31 @@ class SentencePieceTokenizer(Tokenizer):
         return cls(model, SpecialTokens(**ids), added_pieces)
 
     def _encode(self, texts: Sequence[str], *, continued: bool) -> list[np.ndarray]:
+        if continued and self._puts_a_space_in_front:
+            return self._behind.encode_as_numpy([self._as_continued(text) for text in texts], num_threads=1)
         return self._processor.encode_as_numpy(list(texts), num_threads=1)
 
+    def _as_continued(self, text: str) -> str:
+        """The normalized text without the space that the model puts in front, but with the text's own."""
+        normalized = self._processor.normalize(text).removeprefix(_SPACE)
+        lost = text[:1].isspace() and not (normalized[:1].isspace() or normalized.startswith(_SPACE))
+        return _SPACE + normalized if lost else normalized
+
     def _decode(self, ids: list[int]) -> str:
-        runs = groupby(ids, key=lambda id: id < self._own_pieces)
-        return "".join(
-            self._processor.decode(list(run)) if ordinary else "".join(map(self.piece, run)) for ordinary, run in runs
-        )
+        text = ""
+        processor = self._processor
+        for ordinary, group in groupby(ids, key=lambda id: id < self._own_pieces):
+            run = list(group)
+            text += processor.decode(run) if ordinary else "".join(map(self.piece, run))
+            processor = self._behind  # the space in front is the text's own, except at the start
+        return text
+
+    def _stands_for_text(self, id: int) -> bool:
+        is_own = id < self._own_pieces
+        model = self._processor
+        return is_own and not (model.is_control(id) or model.is_unknown(id) or model.is_unused(id))
 
     def _surface(self, id: int) -> str:
-        if id >= self._own_pieces or self._processor.is_control(id) or self._processor.is_unknown(id):
-            return ""
         if self._processor.is_byte(id):
             return chr(int(self.piece(id)[1:-1], 16))  # "<0x0A>"; a byte from 0x80 is part of a character
         return self.piece(id).replace(_SPACE, " ")

@@ -64,10 +64,12 @@ def banner(
     )
     lines = {
         "versions": "  ".join(f"{name} {value}" for name, value in versions().items()),
-        "model": f"{config.model.num_layers} layers × {config.model.hidden_size}, "
-        f"{config.model.num_attention_heads} heads, {short_number(num_parameters)} parameters, {num_ids} token ids",
-        "layout": f"{replicas} replicas on {device}, ZeRO {parallel.zero_stage}, {train.precision}",
-        "batch": f"{train.global_batch_size} samples = {train.micro_batch_size} × {accumulation} × {replicas} replicas,"
+        "model": f"{_count(config.model.num_layers, 'layer')} × {config.model.hidden_size},"
+        f" {_count(config.model.num_attention_heads, 'head')}, {short_number(num_parameters)} parameters,"
+        f" {num_ids} token ids",
+        "layout": f"{_count(replicas, 'replica')} on {device}, ZeRO {parallel.zero_stage}, {train.precision}",
+        "batch": f"{train.global_batch_size} samples ="
+        f" {train.micro_batch_size} × {accumulation} × {_count(replicas, 'replica')},"
         f" about {short_number(tokens)} raw tokens a step",
         "data": weights,
         "objective": f"{mixture}; loss {train.loss}",
@@ -79,3 +81,7 @@ def banner(
     }
     width = max(map(len, lines))
     return "\n".join(f"{name:>{width}}  {text}" for name, text in lines.items())
+
+
+def _count(number: int, noun: str) -> str:
+    return f"{number} {noun}" if number == 1 else f"{number} {noun}s"

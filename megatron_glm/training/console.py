@@ -39,11 +39,11 @@ class Console:
         if self._metrics is None:
             return
         self._metrics.write(record)
-        self.say(validation_line(record) if record["kind"] == "validation" else self._step_line(record))
-
-    def _step_line(self, record: dict) -> str:
-        eta = (self._steps - record["step"]) * record["seconds_per_step"]
-        return step_line(record, steps=self._steps, eta_seconds=eta)
+        if record["kind"] == "train":
+            eta = (self._steps - record["step"]) * record["seconds_per_step"]
+            self.say(step_line(record, steps=self._steps, eta_seconds=eta))
+        elif record["kind"] == "validation":
+            self.say(validation_line(record))
 
     def __enter__(self) -> Self:
         return self
@@ -51,6 +51,10 @@ class Console:
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
-        if self._metrics:
+        if self._metrics is None:
+            return
+        try:
             self._metrics.close()
             plot_metrics(self._metrics.path, self._plot)
+        except OSError as failure:  # must not hide the error that the run ends with
+            self.say(f"{self._plot}: not drawn ({failure.strerror})")

@@ -10,6 +10,19 @@ from megatron_glm.errors import ConfigError
 _BUCKET_ELEMENTS = 50_000_000
 _NEVER = 2**62
 
+# What our own sections decide. Set beside them, DeepSpeed and the engine around it would disagree,
+# and the loss would be wrong without a word.
+_OURS = {
+    "train_batch_size": "train.global_batch_size",
+    "train_micro_batch_size_per_gpu": "train.micro_batch_size",
+    "gradient_accumulation_steps": "train.global_batch_size and train.micro_batch_size",
+    "gradient_clipping": "optimizer.gradient_clipping",
+    "optimizer": "the section optimizer",
+    "scheduler": "the section schedule",
+    "bf16": "train.precision",
+    "fp16": "train.precision",
+}
+
 
 def deepspeed_json(config: Config, *, accumulation: int, num_parameters: int) -> dict[str, Any]:
     """What deepspeed.initialize is given.
@@ -18,8 +31,10 @@ def deepspeed_json(config: Config, *, accumulation: int, num_parameters: int) ->
     stages 2 and 3 in bf16.
 
     Raises:
-        ConfigError: a combination that DeepSpeed does not implement, with the nearest possible one.
+        ConfigError: a combination that DeepSpeed does not implement, with the nearest possible one; a
+            setting in the expert section that another section decides.
     """
+    _refuse_ours(config.deepspeed)
     stage, precision = config.parallel.zero_stage, config.train.precision
     if precision == "bf16" and stage == 0:
         raise ConfigError(
@@ -47,6 +62,15 @@ def deepspeed_json(config: Config, *, accumulation: int, num_parameters: int) ->
         if stage == 1:
             tree["data_types"] = {"grad_accum_dtype": "fp32"}
     return merge(tree, config.deepspeed)
+
+
+def _refuse_ours(expert: dict[str, Any]) -> None:
+    for key in expert:
+        if key in _OURS:
+            raise ConfigError(f"deepspeed.{key}: is decided by {_OURS[key]}; set it there")
+    zero = expert.get("zero_optimization")
+    if isinstance(zero, dict) and "stage" in zero:
+        raise ConfigError("deepspeed.zero_optimization.stage: is decided by parallel.zero_stage; set it there")
 
 
 def merge(base: dict[str, Any], changes: dict[str, Any]) -> dict[str, Any]:

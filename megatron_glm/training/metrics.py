@@ -9,6 +9,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
+from megatron_glm.errors import UserError
 from megatron_glm.files import atomic_file
 
 
@@ -28,14 +29,21 @@ class MetricsLog:
         self._stream = path.open("a", encoding="utf-8")
 
     def write(self, record: dict[str, Any]) -> None:
-        """Append a record; it has a `step`. What is not finite is written as null, as JSON has no NaN."""
-        self._stream.write(json.dumps(_finite(record), allow_nan=False) + "\n")
-        self._stream.flush()
+        """Append a record; it has a `step`. What is not finite is written as null, as JSON has no NaN.
+
+        Raises:
+            UserError: the disk is full, or gone.
+        """
+        try:
+            self._stream.write(json.dumps(_finite(record), allow_nan=False) + "\n")
+            self._stream.flush()
+        except OSError as error:
+            raise UserError(f"{self.path}: cannot be written ({error.strerror}); resume when there is room") from error
 
     def close(self) -> None:
-        self._stream.flush()
-        os.fsync(self._stream.fileno())
-        self._stream.close()
+        with self._stream:
+            self._stream.flush()
+            os.fsync(self._stream.fileno())
 
 
 def read_metrics(path: Path) -> Iterator[dict[str, Any]]:

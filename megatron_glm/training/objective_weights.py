@@ -10,13 +10,6 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Literal
 
-from megatron_glm.config import schema
-
-
-def objective_probabilities(objective: schema.Objective) -> tuple[float, float, float]:
-    """The probabilities of the token, sentence and document objective, in the order of `Objective`."""
-    return (objective.token, objective.sentence, objective.document)
-
 
 def objective_weights(
     counts: Sequence[int],

@@ -31,6 +31,8 @@ def plot_metrics(metrics: Path, picture: Path) -> None:
     figure = Figure(figsize=(9, 9), layout="constrained")
     losses, rate, norm = figure.subplots(3, 1, sharex=True, height_ratios=(4, 1, 1))
     _draw_losses(losses, train, validation)
+    _draw_entropy(losses, records)
+    losses.legend(frameon=False)
     _draw(rate, "learning rate", _curve(train, lambda record: record.get("learning_rate")))
     _draw(norm, "gradient norm", _curve(train, lambda record: record.get("gradient_norm")))
     norm.set_xlabel("step")
@@ -45,7 +47,13 @@ def _draw_losses(axes: Axes, train: list[dict], validation: list[dict]) -> None:
         axes.plot(*curve, "o--", color=_COLOURS.get(name), markersize=5, linewidth=0.8, label=f"{name}, held out")
     axes.set_ylabel("loss (nats per target token)")
     axes.grid(alpha=0.3)
-    axes.legend(frameon=False)
+
+
+def _draw_entropy(axes: Axes, records: list[dict]) -> None:
+    """What prediction without context reaches: the line that a loss has to cross."""
+    starts = [record for record in records if record.get("kind") == "start"]
+    for name, entropy in (starts[-1]["unigram_entropy"] if starts else {}).items():
+        axes.axhline(entropy, color=_COLOURS.get(name), linestyle=":", label=f"{name}, unigram entropy")
 
 
 def _draw(axes: Axes, label: str, curve: Curve) -> None:

@@ -31,7 +31,7 @@ from megatron_glm.tokenizer.loading import load_tokenizer
 from megatron_glm.training.banner import banner, versions
 from megatron_glm.training.console import Console
 from megatron_glm.training.processes import distributed_processes
-from megatron_glm.training.resuming import Start, check_continues, choose_start
+from megatron_glm.training.resuming import Start, changed_settings, check_continues, choose_start
 from megatron_glm.training.trainer import DivergedError, Progress, Trainer
 from megatron_glm.training.zero_engine import ZeroEngine
 
@@ -61,7 +61,7 @@ def pretrain(config: Config) -> None:
         _agreed(ranks, lambda: _prepare_output(config) if ranks.rank == 0 else None)
         with Console(config, leads=ranks.rank == 0, start_step=progress.step) as console:
             if ranks.rank == 0:
-                console.say(_banner(config, inputs, engine, ranks, accumulation, start))
+                _announce(config, inputs, engine, ranks, accumulation, start, progress, console)
             _train(config, inputs, engine, ranks, progress, run_id, console)
 
 
@@ -95,10 +95,12 @@ def _agreed_start(config: Config, inputs: _Inputs, ranks: Ranks) -> Start:
         if ranks.rank != 0:
             return None
         start = choose_start(config.checkpoint.resume, _checkpoints(config))
+        notes = start.notes
         if start.path:
             checkpoint = CheckpointReader(start.path)
-            check_continues(checkpoint, tokenizer_hash=inputs.tokenizer.content_hash, seed=config.train.seed)
-        return {"path": start.path and str(start.path), "notes": start.notes}
+            check_continues(checkpoint, config, tokenizer_hash=inputs.tokenizer.content_hash)
+            notes += changed_settings(checkpoint.state["config"], config)
+        return {"path": start.path and str(start.path), "notes": notes}
 
     chosen = ranks.gather(_agreed(ranks, choose))[0]
     return Start(chosen["path"] and Path(chosen["path"]), tuple(chosen["notes"]))
@@ -119,17 +121,42 @@ def _prepare_output(config: Config) -> None:
         raise ConfigError(f"train.output: '{output}' cannot be written ({error.strerror}); choose another") from error
 
 
-def _banner(config: Config, inputs: _Inputs, engine: ZeroEngine, ranks: Ranks, accumulation: int, start: Start) -> str:
+def _announce(
+    config: Config,
+    inputs: _Inputs,
+    engine: ZeroEngine,
+    ranks: Ranks,
+    accumulation: int,
+    start: Start,
+    progress: Progress,
+    console: Console,
+) -> None:
+    """The banner, and the record that opens this part of the metrics file."""
     held_out = inputs.held_out
-    return banner(
-        config,
-        device=str(engine.device),
-        replicas=ranks.size,
-        accumulation=accumulation,
-        num_ids=inputs.tokenizer.vocab_size,
-        num_parameters=engine.num_parameters,
-        start="; ".join(start.notes),
-        entropy={o.name.lower(): unigram_entropy(held_out, o) for o in held_out.objectives},
+    entropy = {o.name.lower(): unigram_entropy(held_out, o) for o in held_out.objectives}
+    console.say(
+        banner(
+            config,
+            device=str(engine.device),
+            replicas=ranks.size,
+            accumulation=accumulation,
+            num_ids=inputs.tokenizer.vocab_size,
+            num_parameters=engine.num_parameters,
+            start="; ".join(start.notes),
+            entropy=entropy,
+        )
+    )
+    console.record(
+        {
+            "kind": "start",
+            **asdict(progress),
+            "notes": start.notes,
+            "unigram_entropy": entropy,
+            "windows": held_out.num_windows,
+            "replicas": ranks.size,
+            "parameters": engine.num_parameters,
+            "versions": versions(),
+        }
     )
 
 
@@ -185,6 +212,7 @@ def _train(
         config,
         engine,
         loader,
+        probabilities=inputs.samples.probabilities,
         progress=progress,
         validation_batches=validation_batches,
         objectives=inputs.held_out.objectives,

@@ -2,12 +2,17 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 from megatron_glm.checkpoint.discovery import scan_checkpoints
 from megatron_glm.checkpoint.reading import CheckpointReader
+from megatron_glm.config.schema import Config
 from megatron_glm.errors import CheckpointError, TokenizerError
+
+_OF_EACH_START = ("checkpoint.resume", "train.output")
 
 
 @dataclass(frozen=True)
@@ -56,7 +61,7 @@ def choose_start(resume: str, checkpoints: Path) -> Start:
     return Start(None, (*notes, "from scratch"))
 
 
-def check_continues(checkpoint: CheckpointReader, *, tokenizer_hash: str, seed: int) -> None:
+def check_continues(checkpoint: CheckpointReader, config: Config, *, tokenizer_hash: str) -> None:
     """Raises TokenizerError or CheckpointError where continuing would silently be another run."""
     saved = checkpoint.state
     if saved["tokenizer_hash"] != tokenizer_hash:
@@ -64,8 +69,37 @@ def check_continues(checkpoint: CheckpointReader, *, tokenizer_hash: str, seed: 
             f"{checkpoint.path}: trained with the tokenizer {saved['tokenizer_hash']}, but tokenizer.path holds"
             f" {tokenizer_hash}; use the tokenizer of the checkpoint (it lies in its folder tokenizer/)"
         )
-    if saved["config"]["train"]["seed"] != seed:
+    seed, seed_now = saved["config"]["train"]["seed"], config.train.seed
+    if seed != seed_now:
         raise CheckpointError(
-            f"{checkpoint.path}: trained with train.seed {saved['config']['train']['seed']}, not {seed}:"
+            f"{checkpoint.path}: trained with train.seed {seed}, not {seed_now}:"
             " the order of the data and the masks would change; set the seed back"
         )
+    heads, heads_now = saved["config"]["model"]["num_attention_heads"], config.model.num_attention_heads
+    if heads != heads_now:  # no shape of a parameter would tell
+        raise CheckpointError(
+            f"{checkpoint.path}: trained with model.num_attention_heads {heads}, not {heads_now}:"
+            " the same weights would be another model; set it back"
+        )
+
+
+def changed_settings(saved: Mapping[str, Any], config: Config) -> tuple[str, ...]:
+    """What a continued run does otherwise than the one that saved: 'changed: train.steps 100 → 200, …', or nothing.
+
+    Most settings may change, the data's too; but nobody should find out from the curves.
+    """
+    before, now = _flat(saved), _flat(config.model_dump(mode="json"))
+    changes = [
+        f"{name} {before.get(name)} → {value}"
+        for name, value in now.items()
+        if before.get(name) != value and name not in _OF_EACH_START
+    ]
+    return ("changed: " + ", ".join(changes),) if changes else ()
+
+
+def _flat(tree: Mapping[str, Any], prefix: str = "") -> dict[str, Any]:
+    """Settings by dotted name; a list is one value."""
+    flat: dict[str, Any] = {}
+    for key, value in tree.items():
+        flat |= _flat(value, f"{prefix}{key}.") if isinstance(value, Mapping) else {f"{prefix}{key}": value}
+    return flat

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import math
 import time
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field
 
 from megatron_glm.config.schema import Config
@@ -17,7 +17,7 @@ from megatron_glm.data.loader import Step, StepLoader
 from megatron_glm.errors import UserError
 from megatron_glm.objective.sample import Objective
 from megatron_glm.training.exact_loss import Counts, LossAverage, mean_by_objective, sums_over_replicas
-from megatron_glm.training.objective_weights import combine, objective_probabilities, objective_weights
+from megatron_glm.training.objective_weights import combine, objective_weights
 from megatron_glm.training.schedule import learning_rate
 from megatron_glm.training.zero_engine import ZeroEngine
 
@@ -51,6 +51,7 @@ class Trainer:
     """Trains from `progress` to the last step of the configuration.
 
     Args:
+        probabilities: of each objective in the mixture.
         loader: this replica's steps, from `progress.samples` on.
         validation_batches: this replica's share of the held-out windows under one objective.
         objectives: those that are validated.
@@ -64,6 +65,7 @@ class Trainer:
         engine: ZeroEngine,
         loader: StepLoader,
         *,
+        probabilities: Sequence[float],
         progress: Progress,
         validation_batches: Callable[[Objective], Iterable[Batch]],
         objectives: tuple[Objective, ...],
@@ -78,7 +80,7 @@ class Trainer:
         self._objectives = objectives
         self._record = record
         self._save = save
-        self._probabilities = objective_probabilities(config.objective)
+        self._probabilities = probabilities
 
     def run(self) -> None:
         """All remaining steps; a validation and a checkpoint at the end.

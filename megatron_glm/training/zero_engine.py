@@ -19,6 +19,7 @@ from megatron_glm.data.batch import Batch
 from megatron_glm.errors import CheckpointError
 from megatron_glm.model.glm import GLM
 from megatron_glm.objective.sample import Objective
+from megatron_glm.training.clipping import clip_gradients
 from megatron_glm.training.deepspeed_json import deepspeed_json
 from megatron_glm.training.engine_state import create_moments, local_parts, publish_weights, set_update_count
 from megatron_glm.training.exact_loss import Counts
@@ -78,8 +79,7 @@ class ZeroEngine:
         for group in self._engine.optimizer.param_groups:
             group["lr"] = learning_rate
         if self._engine.zero_optimization_stage() == 0:
-            limit = self._clipping or math.inf
-            norm = float(torch.nn.utils.clip_grad_norm_(self._engine.module.parameters(), limit))
+            norm = clip_gradients(self._engine.module.parameters(), self._clipping)
             self._engine.step()
             return norm
         self._engine.step()

@@ -52,6 +52,10 @@ def tiny_wordpiece(directory: Path, size: int):
     return bert_uncased(directory / "vocab.txt")
 
 
+def test_everyone_may_read_a_release(release):
+    assert all(path.stat().st_mode & 0o444 == 0o444 for path in release.iterdir())
+
+
 def test_a_release_holds_the_checkpoint_bit_for_bit(release, saved, tokenizer):
     model, read_tokenizer = load_release(release)
     for name, parameter in saved.model.named_parameters():
@@ -67,6 +71,14 @@ def test_transformers_fills_blanks_as_we_do(release, transformers):
     for text in ("the [MASK] sat on the [MASK].", "[sMASK] the red dog", "the old cat [MASK] and [gMASK]"):
         ours = fill(model, tokenizer, text, max_tokens=12)
         assert theirs.fill(their_tokenizer, text, max_new_tokens=12) == ours.text
+
+
+def test_fill_stays_within_the_positions_of_the_model(release, transformers):
+    theirs = load_in_transformers(transformers, release)
+    tokenizer = transformers.AutoTokenizer.from_pretrained(release, trust_remote_code=True)
+    assert theirs.fill(tokenizer, "the [MASK] sat", max_new_tokens=10_000)
+    with pytest.raises(ValueError, match=r"the text has \d+ tokens, the model reads \d+; shorten it"):
+        theirs.fill(tokenizer, "the cat sat " * 50 + "[MASK]")
 
 
 def test_the_model_of_transformers_learns_from_labels(release, transformers):
@@ -224,6 +236,11 @@ def test_the_card_tells_data_objectives_progress_and_validation(release):
         assert fact in card
     for name in ("model.safetensors", "modeling_glm.py"):
         assert json.loads((release / "manifest.json").read_text())["files"][name]["sha256"] in card
+
+
+def test_a_checkpoint_given_for_a_release_is_told_so(saved, capsys):
+    assert main(["generate", "--model", str(saved.path), "--text", "the [MASK] sat."]) == 2
+    assert "is a checkpoint; make a release of it with glm export" in capsys.readouterr().err
 
 
 def test_generate_prints_the_filled_text(release, capsys):

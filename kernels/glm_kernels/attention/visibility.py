@@ -22,7 +22,7 @@ class Visibility:
     Query i sees the keys [key_start[i], key_end[i]); key j is seen by the queries
     [query_start[j], query_end[j]). Padding stands at the end and has empty intervals.
 
-    Source: GLM paper (arXiv 2103.10360), section 2.1 and figure 2(d).
+    Source: GLM paper (arXiv 2103.10360), section 2.1.1 and figure 2(d).
     """
 
     key_start: Tensor  # int32 [T], as the three below

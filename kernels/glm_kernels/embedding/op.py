@@ -23,7 +23,7 @@ def embedding(
     Returns:
         [T, H].
 
-    Source: GLM paper, section 2.3 (2D positional encoding).
+    Source: GLM paper, section 2.2.1 (2D positional encoding).
     """
     # F.embedding, not indexing: its backward sums into the rows without sorting.
     return (

@@ -86,6 +86,8 @@ class GLMTransformer(nn.Module):
 
 
 class GLMPreTrainedModel(PreTrainedModel):
+    """What both models share: how they are configured, initialised and split."""
+
     config_class = GLMConfig
     base_model_prefix = "glm"
     _no_split_modules = ["GLMLayer"]  # noqa: RUF012
@@ -161,6 +163,9 @@ class GLMForBlankInfilling(GLMModel):
         config = self.config
         masks = [config.mask_token_id, config.sentence_mask_token_id, config.document_mask_token_id]
         part_a = tokenizer.encode(text)  # [CLS] first, and eos last unless the text is to be continued
+        if len(part_a) > config.max_positions:
+            raise ValueError(f"the text has {len(part_a)} tokens, the model reads {config.max_positions}; shorten it")
+        max_new_tokens = min(max_new_tokens, config.max_positions - 1)  # as many as there are block positions
         places = [place for place, token in enumerate(part_a) if token in masks]
         row = [(token, place, 0) for place, token in enumerate(part_a)]
         if not config.task_masks:

@@ -79,6 +79,14 @@ def test_outputs_and_gradients_are_those_of_the_formula(with_residual):
         torch.testing.assert_close(a, b, rtol=0, atol=1e-12)
 
 
+def test_some_tokens_of_a_row_are_dropped_as_in_the_whole_row():
+    keys, places = RowKeys.from_lengths([5, 2], [6, 3], 12), torch.tensor([7, 1, 11])
+    x, residual = torch.randn(12, WIDTH), torch.randn(12, WIDTH)
+    whole = dropout_add(x, residual, probability=0.3, row_keys=keys, key=KEY)
+    some = dropout_add(x[places], residual[places], probability=0.3, row_keys=keys, key=KEY, places=places)
+    assert torch.equal(some, whole[places])
+
+
 def test_the_extreme_probabilities_keep_all_and_nothing():
     keys = RowKeys.from_lengths([5], [4], 4)
     x, residual = torch.randn(4, WIDTH), torch.randn(4, WIDTH)

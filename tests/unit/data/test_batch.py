@@ -1,5 +1,7 @@
 """The flat row: samples one after another, with everything that tells them apart."""
 
+from dataclasses import replace
+
 import numpy as np
 import pytest
 import torch
@@ -92,6 +94,12 @@ def test_a_token_sees_its_own_segment_alone_and_padding_sees_nothing(samples):
     seen = torch.stack([batch.visibility.key_start, batch.visibility.key_end], 1).numpy()
     assert (seen[:offset] == expected[:offset]).all()
     assert (seen[offset:, 0] == seen[offset:, 1]).all()
+
+
+def test_a_batch_sums_what_its_samples_yielded():
+    some = [replace(make_sample(i, Objective.TOKEN, [(3, 4)]), yielded=i) for i in (2, 0, 5)]
+    assert collate(some, pad_id=PAD).yielded == 7
+    assert collate([], pad_id=PAD).yielded == 0
 
 
 def test_a_batch_of_nothing_is_64_tokens_of_padding():

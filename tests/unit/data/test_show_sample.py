@@ -10,7 +10,6 @@ import pytest
 from megatron_glm import cli
 from megatron_glm.config.loading import load_config
 from megatron_glm.data.dataset import SampleDataset
-from megatron_glm.data.traced_dataset import TracedDataset
 from megatron_glm.objective.sample import Objective
 
 CONFIG = """
@@ -52,7 +51,7 @@ def show(config, capsys):
 
 
 def test_the_traced_sample_is_the_one_that_is_trained(config, readable):
-    traced, trained = (cls.open(load_config(config), readable) for cls in (TracedDataset, SampleDataset))
+    traced, trained = (cls.open(load_config(config), readable) for cls in (SampleDataset, SampleDataset))
     for index in range(20):
         origin, sample = traced.trace(index)
         expected = trained.sample(index)
@@ -65,7 +64,7 @@ def test_the_traced_sample_is_the_one_that_is_trained(config, readable):
 
 def test_a_sample_is_printed_with_its_window(show, config, readable):
     code, out, err = show("--index", "5")
-    origin, sample = TracedDataset.open(load_config(config), readable).trace(5)
+    origin, sample = SampleDataset.open(load_config(config), readable).trace(5)
     assert (code, err) == (0, "")
     assert out.startswith(f"sample 5 · {sample.objective.name.lower()} objective · {len(sample.input_ids)} tokens")
     assert out.splitlines()[1].endswith(f"stream tokens [{origin.start}, {origin.stop})")
@@ -110,6 +109,14 @@ def test_a_picture_into_no_directory_is_refused_before_anything_is_read(show, tm
     code, out, err = show("--index", "0", "--png", str(tmp_path / "none" / "mask.png"))
     assert (code, out) == (2, "")
     assert err.startswith(f"error: --png: no directory '{tmp_path / 'none'}'")
+
+
+def test_a_picture_that_cannot_be_written_is_one_error(show, tmp_path):
+    (tmp_path / "mask.png").mkdir()
+    code, _, err = show("--index", "0", "--png", str(tmp_path / "mask.png"))
+    assert code == 2
+    assert err == f"error: --png: '{tmp_path / 'mask.png'}' cannot be written: Is a directory\n"
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["corpus", "mask.png", "run.yaml"]
 
 
 def test_help_loads_neither_torch_nor_the_data(tmp_path):

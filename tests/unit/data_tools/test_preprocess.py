@@ -272,6 +272,14 @@ def workers_of(process):
 
 
 @pytest.mark.distributed
+def test_a_second_run_on_one_output_is_refused_and_the_first_goes_on(tmp_path, long_run, build, prose):
+    with pytest.raises(DataError, match=r"--output: another process is writing '.*data'; wait for it or name"):
+        build(prose(tmp_path / "small.txt", 5), name="out/data")
+    assert list(tmp_path.glob("out/.data.tmp/units/*/train/*.bin"))
+    assert long_run.poll() is None
+
+
+@pytest.mark.distributed
 def test_a_killed_worker_ends_the_run_within_seconds_and_leaves_nothing(tmp_path, long_run):
     os.kill(workers_of(long_run)[0], signal.SIGKILL)
     start = time.monotonic()
@@ -284,8 +292,9 @@ def test_a_killed_worker_ends_the_run_within_seconds_and_leaves_nothing(tmp_path
 
 
 @pytest.mark.distributed
-def test_an_interrupt_ends_the_run_and_leaves_nothing(tmp_path, long_run):
-    os.killpg(long_run.pid, signal.SIGINT)
+@pytest.mark.parametrize(("number", "to_all"), [("SIGINT", True), ("SIGTERM", False)])
+def test_an_interrupt_ends_the_run_and_leaves_nothing(tmp_path, long_run, number, to_all):
+    (os.killpg if to_all else os.kill)(long_run.pid, getattr(signal, number))
     errors = long_run.communicate(timeout=30)[1]
     assert long_run.returncode == 130
     assert errors.strip().endswith("interrupted")
@@ -302,6 +311,6 @@ def test_workers_end_with_a_killed_parent_and_the_next_run_starts_clean(tmp_path
     while any(Path(f"/proc/{pid}/status").exists() for pid in workers) and time.monotonic() < deadline:
         time.sleep(0.05)
     assert not any(Path(f"/proc/{pid}/status").exists() for pid in workers)
-    assert [path.name for path in (tmp_path / "out").iterdir()] == [".data.tmp"]
+    assert sorted(path.name for path in (tmp_path / "out").iterdir()) == [".data.lock", ".data.tmp"]
     build(prose(tmp_path / "small.txt", 5), name="out/data")
     assert [path.name for path in (tmp_path / "out").iterdir()] == ["data"]

@@ -101,3 +101,13 @@ def test_an_installed_package_gives_mostly_full_sentences():
     assert len(text) > 20_000
     assert sample_corpus.sentence_share(text) >= 0.7
     assert ">>>" not in text
+
+
+def test_named_packages_only_are_read(tmp_path):
+    files = [write(tmp_path, name, "") for name in ("a/x.py", "ab/x.py", "b.py")]
+    assert [file.name for file in sample_corpus.of_packages(files, ["b", "a"])] == ["b.py", "a/x.py"]
+
+
+def test_a_package_that_is_not_installed_is_named(tmp_path):
+    with pytest.raises(DataError, match="--packages: 'absent' has no Python files"):
+        sample_corpus.of_packages([write(tmp_path, "a.py", "")], ["a", "absent"])

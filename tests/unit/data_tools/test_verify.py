@@ -99,3 +99,26 @@ def test_a_directory_without_manifest_is_one_error(tmp_path, capsys):
     code, output = verify(tmp_path, capsys=capsys)
     assert code == 2
     assert output.startswith("error: no shards in")
+
+
+def test_the_tokenizer_of_the_data_passes_and_another_is_named(directory, tokenizer_directory, tmp_path, capsys):
+    assert verify(directory, "--tokenizer", str(tokenizer_directory), capsys=capsys)[0] == 0
+    description = json.loads((tokenizer_directory / "glm_tokenizer.json").read_text())
+    special = description["special"]
+    special["eos"], special["cls"] = special["cls"], special["eos"]
+    (tmp_path / "other").mkdir()
+    (tmp_path / "other" / "tokenizer.model").write_bytes((tokenizer_directory / "tokenizer.model").read_bytes())
+    (tmp_path / "other" / "glm_tokenizer.json").write_text(json.dumps(description))
+    code, output = verify(directory, "--tokenizer", str(tmp_path / "other"), capsys=capsys)
+    assert code == 2
+    assert "the data were written with" in output
+
+
+def test_a_library_that_cuts_text_otherwise_is_found_by_the_probes(directory, tokenizer_directory, capsys):
+    manifest = json.loads((directory / "manifest.json").read_text())
+    manifest["tokenizer"]["probes"][1]["ids"].append(7)
+    (directory / "manifest.json").write_text(json.dumps(manifest))
+    code, output = verify(directory, "--tokenizer", str(tokenizer_directory), capsys=capsys)
+    assert code == 2
+    assert "for 'The quick brown fox" in output
+    assert "install the libraries that wrote them (megatron_glm " in output

@@ -129,12 +129,29 @@ def test_the_loss_is_the_cross_entropy_of_the_logits():
     torch.testing.assert_close(model.token_loss(hidden, targets), expected)
 
 
-def test_only_the_hidden_states_asked_for_are_returned():
-    model = GLM(DRY, num_ids=NUM_IDS, seed=1)
-    places = torch.tensor([8, 2, 30])
+@pytest.mark.parametrize("recompute", [False, True], ids=["kept", "recomputed"])
+@pytest.mark.parametrize("config", [DRY, WET], ids=["without dropout", "with dropout"])
+def test_the_hidden_states_asked_for_and_their_gradients_are_those_of_the_whole_row(config, recompute):
+    model = GLM(config, num_ids=NUM_IDS, seed=1, recompute=recompute)
+    places, upstream = torch.tensor([8, 2, 30]), torch.randn(3, config.hidden_size)
+
+    def gradients(hidden):
+        return torch.autograd.grad((hidden * upstream).sum(), list(model.parameters()))
+
     chosen = forward(model, [3, 11], keep=lambda length: places)
-    everything = torch.cat(list(forward(model, [3, 11]).values()))
-    torch.testing.assert_close(chosen, everything[places])
+    everything = torch.cat(list(forward(model, [3, 11]).values()))[places]
+    torch.testing.assert_close(chosen, everything)
+    for got, expected in zip(gradients(chosen), gradients(everything), strict=True):
+        torch.testing.assert_close(got, expected, rtol=0, atol=1e-6 * float(expected.abs().max()))
+
+
+def test_the_last_layer_goes_on_with_the_places_asked_for_only():
+    model = GLM(DRY, num_ids=NUM_IDS, seed=1)
+    rows = []
+    for layer in model.transformer.layers:
+        layer.mlp.register_forward_hook(lambda module, inputs, output: rows.append(len(output)))
+    forward(model, [3, 11], keep=lambda length: torch.tensor([8, 2, 30]))
+    assert rows == [34, 3]
 
 
 def test_a_row_of_padding_alone_gives_zero_gradients_to_every_parameter():

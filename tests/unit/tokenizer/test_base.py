@@ -96,5 +96,18 @@ def test_sentences_end_in_marks_and_newlines_only(tokenizer):
     assert tokenizer.sentence_ends() is ends
 
 
+def test_what_stands_for_no_text_is_never_generated_and_ends_no_sentence(tokenizer):
+    never = tokenizer.never_generated()
+    assert never.shape == (tokenizer.vocab_size,)
+    assert never.dtype == np.bool_
+    assert never[list(tokenizer.special.by_role().values())].all()
+    named = {tokenizer.piece(id) for id in np.flatnonzero(never)}
+    assert {"sentencepiece": {"<unk>"}, "bpe": {"[SEP]", "[UNK]"}, "wordpiece": {"[SEP]", "[UNK]"}}[
+        tokenizer.kind
+    ] <= named
+    assert not never[tokenizer.encode("a th. [x] é\n")].any()
+    assert not (never & tokenizer.sentence_ends()).any()
+
+
 def test_every_id_has_a_piece(tokenizer):
     assert all(isinstance(tokenizer.piece(id), str) for id in range(tokenizer.vocab_size))

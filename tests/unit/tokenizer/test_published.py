@@ -93,6 +93,29 @@ def test_roberta_reads_the_role_behind_its_own_spelling(roberta):
 
 
 @pytest.mark.golden
+def test_text_behind_a_blank_gets_no_space_that_it_has_not(chinese):
+    def pieces(text):
+        return [chinese.piece(id) for id in chinese.encode_with_special(text)]
+
+    assert pieces("北京是[MASK]的首都")[-2:] == ["的", "首都"]
+    assert pieces("Paris is [MASK] of  France.")[-5:] == ["[MASK]", "▁of", "▁Fran", "ce", "."]
+    assert pieces("Paris[MASK].\nx")[-3:] == ["[MASK]", ".", "▁x"]
+    assert pieces("[MASK] a")[-1] == "▁a"
+    for text in ("北京是[MASK]的首都", "Paris is[MASK] of France.", "[MASK] a[MASK]."):
+        assert chinese.decode(chinese.encode_with_special(text)) == text
+
+
+@pytest.mark.golden
+def test_pieces_that_no_text_has_are_never_generated(request):
+    numbers = {"bert": 4 + 995 + 5, "gpt2": 1 + 9, "roberta": 5 + 3 + 5, "chinese": 3 + 11}
+    for name, number in numbers.items():
+        assert request.getfixturevalue(name).never_generated().sum() == number
+    bert, roberta = request.getfixturevalue("bert"), request.getfixturevalue("roberta")
+    assert bert.never_generated()[[id for id in range(999) if bert.piece(id).startswith("[unused")]].all()
+    assert roberta.never_generated()[50261:50264].all()
+
+
+@pytest.mark.golden
 def test_chinese_marks_end_sentences(chinese, gpt2):
     assert chinese.sentence_ends()[chinese.encode("世界。")[-1]]
     assert gpt2.sentence_ends()[gpt2.encode("end.\n")[-1]]

@@ -1,0 +1,61 @@
+"""The loss is exact: gradients, losses and norms equal those of one process under every partition.
+
+Dropout is on, target counts differ by a factor of thirty between micro-batches, objectives are mixed
+unevenly, and some samples are empty.
+"""
+
+import numpy as np
+import pytest
+
+from tests.distributed.ranks import run_ranks
+from tests.distributed.training import cases
+
+pytestmark = pytest.mark.distributed
+
+STEPS = 4
+PARTITIONS = [(1, 8), (1, 2), (2, 4), (2, 1)]  # processes, micro-batch: the accumulation follows
+
+
+@pytest.fixture(scope="module", params=["per_objective", "per_token"])
+def one_process(request):
+    """The loss normalisation, and what one process without accumulation computes under plain data parallelism."""
+    return request.param, run_ranks(1, cases.run_steps, cases.config(stage=0, micro=8, loss=request.param), STEPS)[0]
+
+
+def worst(result, reference):
+    """The largest difference of any gradient, relative to the largest entry of its tensor."""
+    assert result["gradients"].keys() == reference["gradients"].keys()
+    return max(
+        np.abs(result["gradients"][name] - wanted).max() / np.abs(wanted).max()
+        for name, wanted in reference["gradients"].items()
+    )
+
+
+@pytest.mark.parametrize(("processes", "micro"), PARTITIONS)
+@pytest.mark.parametrize("stage", [0, 1, 2, 3])
+def test_gradients_equal_those_of_one_process(one_process, stage, processes, micro):
+    loss, reference = one_process
+    results = run_ranks(processes, cases.run_steps, cases.config(stage=stage, micro=micro, loss=loss), STEPS)
+    for result in results:
+        assert worst(result, reference) < 5e-6
+        assert result["loss"] == pytest.approx(reference["loss"], rel=1e-5)
+        assert result["norm"] == pytest.approx(reference["norm"], rel=1e-5)
+
+
+@pytest.mark.parametrize("stage", [1, 2, 3])
+def test_bf16_follows_fp32_within_its_precision(one_process, stage):
+    loss, reference = one_process
+    settings = cases.config(stage=stage, micro=2, precision="bf16", loss=loss)
+    result = run_ranks(2, cases.run_steps, settings, STEPS)[0]
+    assert worst(result, reference) < 0.05
+    assert result["loss"] == pytest.approx(reference["loss"], rel=1e-3)
+    assert result["norm"] == pytest.approx(reference["norm"], rel=2e-2)
+
+
+def test_a_mean_of_means_would_be_seen():
+    # The control: this is what the comparison above would have to notice.
+    settings = cases.config(stage=0, micro=1)
+    shares = [batch for rank in range(2) for batch in cases.batches(settings, step=0, rank=rank, size=2)]
+    counts = [sum(batch.target_counts) for batch in shares]
+    assert max(counts) > 20 * min(count for count in counts if count)
+    assert 0 in counts

@@ -1,0 +1,120 @@
+"""Every command of the README runs, and prints what the README shows; the long ones at toy size."""
+
+import os
+import re
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+REPOSITORY = Path(__file__).resolve().parents[2]
+README = (REPOSITORY / "README.md").read_text(encoding="utf-8")
+_PACKAGES = "--min-megabytes 0.3 --packages numpy argparse asyncio email unittest logging"
+_SMALL = (
+    "model.num_layers=1 model.hidden_size=32 model.num_attention_heads=2 train.steps=6 train.log_interval=2"
+    " train.eval_interval=3 train.eval_samples=8 checkpoint.save_interval=3 train.precision=fp32"
+)
+# What takes minutes, and how it is asked for at toy size: the whole command, or a part of it.
+TOY = {
+    "make demo": f"python -m launch_scripts.demo --vocab-size 1000 {_PACKAGES} --settings {_SMALL}",
+    "make test": "make --dry-run test",
+    "make test-all": "make --dry-run test-all",
+}
+TOY_PARTS = {
+    "data_tools.sample_corpus": _PACKAGES,
+    "data_tools.train_tokenizer": "--vocab-size 1000",  # the last one counts
+    "pretrain_glm.py": _SMALL,
+}
+
+pytestmark = pytest.mark.distributed
+
+
+def blocks(language):
+    return re.findall(rf"^```{language}\n(.*?)^```", README, re.MULTILINE | re.DOTALL)
+
+
+def commands():
+    """Each command of the console blocks with the lines that are shown below it."""
+    for block in blocks("console"):
+        for part in re.split(r"^\$ ", block, flags=re.MULTILINE)[1:]:
+            command, *shown = part.replace("\\\n", " ").splitlines()
+            yield " ".join(command.split()), [line for line in shown if line.strip() and line.strip() != "…"]
+
+
+@pytest.fixture(scope="module")
+def clone(tmp_path_factory):
+    """A directory like a fresh clone, where the commands may write."""
+    directory = tmp_path_factory.mktemp("clone")
+    for name in ("configs", "launch_scripts", "pretrain_glm.py", "Makefile", "setup.py", "constraints.txt"):
+        (directory / name).symlink_to(REPOSITORY / name)
+    return directory
+
+
+def run(directory, command):
+    binaries = directory / ".bin"
+    if not binaries.exists():  # `python` and `glm` as an activated environment has them
+        binaries.mkdir()
+        (binaries / "python").symlink_to(sys.executable)
+        glm = binaries / "glm"
+        glm.write_text(f'#!/bin/sh\nexec "{sys.executable}" -m megatron_glm.cli "$@"\n')
+        glm.chmod(0o755)
+    path = os.pathsep.join([str(binaries), str(Path(sys.executable).parent), os.environ["PATH"]])
+    python_path = os.pathsep.join([str(REPOSITORY), str(REPOSITORY / "kernels")])
+    environment = os.environ | {"PATH": path, "PYTHONPATH": python_path, "OMP_NUM_THREADS": "1", "COLUMNS": "160"}
+    environment["HF_MODULES_CACHE"] = str(directory / "modules")
+    result = subprocess.run(
+        ["bash", "-c", command],
+        cwd=directory,
+        env=environment,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.STDOUT,
+        text=True,
+        timeout=400,
+        check=False,
+    )
+    assert result.returncode == 0, f"$ {command}\n{result.stdout[-3000:]}"
+    return result.stdout
+
+
+def toy(command):
+    if command in TOY:
+        return TOY[command]
+    for name, options in TOY_PARTS.items():
+        if name in command:
+            return f"{command} {options}"
+    return command
+
+
+def skeleton(line):
+    """A line without its figures and its layout."""
+    return re.sub(r"[-+]?\d[\d.,e+-]*[kMGT%]?", "#", " ".join(line.split()))
+
+
+def test_every_command_runs_and_prints_the_lines_that_are_shown(clone):
+    found = 0
+    for command, shown in commands():
+        found += 1
+        at_toy_size = toy(command)
+        printed = [skeleton(line) for line in run(clone, at_toy_size).splitlines()]
+        for line in map(skeleton, shown):
+            if at_toy_size == command:
+                assert any(line in candidate for candidate in printed), f"$ {command}: {line!r} is not in {printed}"
+            else:  # other sizes, other texts: what a line begins with stays
+                first = line.split()[0]
+                assert any(candidate.startswith(first) for candidate in printed), f"$ {at_toy_size}: {first!r}"
+    assert found >= 8
+
+
+def test_the_python_examples_run_after_the_commands(clone):
+    examples = blocks("python")
+    assert examples
+    for number, example in enumerate(examples):
+        (clone / f"example{number}.py").write_text(example)
+        run(clone, f"python example{number}.py")
+
+
+def test_every_file_that_is_linked_exists():
+    for target in re.findall(r"\]\(([^)#]+)\)", README):
+        if not target.startswith("http"):
+            assert (REPOSITORY / target).exists(), target
