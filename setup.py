@@ -32,7 +32,7 @@ setup(
         "rich>=13.7",
         "safetensors>=0.5",
         "tokenizers>=0.21",
-        "sentencepiece>=0.2",
+        "sentencepiece>=0.2.2",  # encode_as_numpy
         "zstandard>=0.23",
         "orjson>=3.10",
         "matplotlib>=3.9",

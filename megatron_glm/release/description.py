@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from typing import Any
 
+import numpy as np
+
 from megatron_glm.config.schema import Config
 from megatron_glm.model.sizes import padded_vocab_size
 from megatron_glm.tokenizer.base import Tokenizer
@@ -41,7 +43,9 @@ def model_config(config: Config, tokenizer: Tokenizer, dtype: str) -> dict[str, 
 
 def generation_config(tokenizer: Tokenizer) -> dict[str, Any]:
     """generation_config.json."""
-    return {**_generation_ids(tokenizer), "do_sample": False}
+    never = set(np.flatnonzero(tokenizer.never_generated()).tolist())
+    never.remove(tokenizer.special.end_of_piece)  # it ends a piece, and what is suppressed cannot
+    return {**_generation_ids(tokenizer), "suppress_tokens": sorted(never), "do_sample": False}
 
 
 def tokenizer_config() -> dict[str, Any]:

@@ -117,3 +117,12 @@ def saved(tmp_path_factory, tokenizer, tiny_model, save_model):
     """A checkpoint of a random GLM."""
     model = tiny_model(tokenizer.vocab_size)
     return Saved(save_model(tmp_path_factory.mktemp("run"), model, tokenizer, token=0.5, document=0.5), model)
+
+
+@pytest.fixture(scope="session")
+def transformers(tmp_path_factory):
+    """The library, offline, its cache of remote code in a temporary place."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("HF_MODULES_CACHE", str(tmp_path_factory.mktemp("modules")))
+        patch.setenv("HF_HUB_OFFLINE", "1")
+        yield pytest.importorskip("transformers")

@@ -12,11 +12,10 @@ from safetensors.torch import load_file
 from megatron_glm.cli import main
 from megatron_glm.errors import CheckpointError
 from megatron_glm.generation.text import fill
-from megatron_glm.release.description import tokenizer_config
 from megatron_glm.release.loading import load_release
 from megatron_glm.release.publishing import TEMPLATES, publish_release
 from megatron_glm.release.weights import INDEX
-from megatron_glm.tokenizer.published import bert_uncased, chinese, roberta
+from megatron_glm.tokenizer.published import bert_uncased
 
 
 def export(checkpoint: Path, output: Path, *options: str) -> int:
@@ -29,15 +28,6 @@ def release(saved, tmp_path_factory):
     output = tmp_path_factory.mktemp("release") / "tiny-1.0"
     assert export(saved.path, output) == 0
     return output
-
-
-@pytest.fixture(scope="session")
-def transformers(tmp_path_factory):
-    """The library, offline, its cache of remote code in a temporary place."""
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setenv("HF_MODULES_CACHE", str(tmp_path_factory.mktemp("modules")))
-        patch.setenv("HF_HUB_OFFLINE", "1")
-        yield pytest.importorskip("transformers")
 
 
 def load_in_transformers(transformers, directory: Path):
@@ -71,6 +61,63 @@ def test_transformers_fills_blanks_as_we_do(release, transformers):
     for text in ("the [MASK] sat on the [MASK].", "[sMASK] the red dog", "the old cat [MASK] and [gMASK]"):
         ours = fill(model, tokenizer, text, max_tokens=12)
         assert theirs.fill(their_tokenizer, text, max_new_tokens=12) == ours.text
+
+
+@pytest.fixture
+def fond_of_no_text(tmp_path, tiny_model, save_model):
+    """A release of a model that likes best, in this order: [UNK], [SEP], the roles, and then ordinary words."""
+    tokenizer = tiny_wordpiece(tmp_path, 40)
+    model = tiny_model(tokenizer.vocab_size)
+    never = torch.tensor(tokenizer.never_generated())
+    assert sum(never) > len(tokenizer.special.by_role())
+    with torch.no_grad():
+        model.transformer.final_layernorm.weight.zero_()
+        model.transformer.final_layernorm.bias.fill_(1)
+        words = model.word_embeddings.weight
+        words[: len(never)] = torch.arange(len(never), 0, -1)[:, None] / len(never)
+        words[: len(never)][never] += 1
+    assert export(save_model(tmp_path, model, tokenizer), tmp_path / "release", "--no-verify") == 0
+    return tmp_path / "release"
+
+
+def test_what_stands_for_no_text_is_not_filled_in_by_either_side(fond_of_no_text, transformers):
+    model, tokenizer = load_release(fond_of_no_text)
+    theirs = load_in_transformers(transformers, fond_of_no_text)
+    their_tokenizer = transformers.AutoTokenizer.from_pretrained(fond_of_no_text, trust_remote_code=True)
+    for text in ("the [MASK] sat.", "the cat [gMASK]"):
+        ours = fill(model, tokenizer, text, max_tokens=3)
+        assert theirs.fill(their_tokenizer, text, max_new_tokens=3) == ours.text
+        assert "[" not in ours.text
+
+
+def test_what_is_never_generated_outlives_saving_by_transformers(fond_of_no_text, tmp_path, transformers):
+    suppressed = json.loads((fond_of_no_text / "generation_config.json").read_text())["suppress_tokens"]
+    tokenizer = load_release(fond_of_no_text)[1]
+    assert {*suppressed, tokenizer.special.end_of_piece} == set(tokenizer.never_generated().nonzero()[0].tolist())
+    assert tokenizer.special.end_of_piece not in suppressed
+    load_in_transformers(transformers, fond_of_no_text).save_pretrained(tmp_path / "again")
+    again = load_in_transformers(transformers, tmp_path / "again")
+    assert again.generation_config.suppress_tokens == suppressed
+
+
+def test_generate_of_transformers_says_what_to_call(release, transformers):
+    with pytest.raises(NotImplementedError, match=r"call fill\(tokenizer, text\)"):
+        load_in_transformers(transformers, release).generate(torch.tensor([[1, 2]]))
+
+
+def test_lora_targets_of_the_card_are_all_linear_layers_of_both_models(release, saved, transformers):
+    guide = Path(__file__).parents[2] / "docs" / "release.md"
+    targets, documented = (
+        set(json.loads(re.search(r"target_modules=(\[.*?\])", page.read_text())[1]))
+        for page in (release / "README.md", guide)
+    )
+    assert targets == documented
+    theirs = load_in_transformers(transformers, release)
+    for model in (theirs, saved.model):
+        # PEFT takes a target for the last part of a module's name.
+        modules = [(name.rpartition(".")[2], module) for name, module in model.named_modules()]
+        assert {name for name, module in modules if isinstance(module, torch.nn.Linear)} == targets
+        assert all(isinstance(module, torch.nn.Linear) for name, module in modules if name in targets)
 
 
 def test_fill_stays_within_the_positions_of_the_model(release, transformers):
@@ -144,37 +191,6 @@ def test_code_with_another_gelu_does_not_pass_the_verification(saved, tmp_path):
             templates=templates,
         )
     assert sorted(path.name for path in tmp_path.iterdir()) == ["templates"]
-
-
-@pytest.mark.golden
-@pytest.mark.parametrize("kind", ["roberta", "chinese"])
-def test_auto_tokenizer_reads_real_vocabularies_as_we_do(shared, tmp_path, transformers, kind):
-    if kind == "roberta":
-        tokenizer = roberta(shared("vocab/roberta-vocab.json"), shared("vocab/roberta-merges.txt"))
-    else:
-        tokenizer = chinese(shared("vocab/cog-pretrain.model"))
-    tokenizer.save(tmp_path)
-    (tmp_path / "tokenizer_config.json").write_text(json.dumps(tokenizer_config()))
-    shutil.copyfile(TEMPLATES / "tokenization_glm.py", tmp_path / "tokenization_glm.py")
-    theirs = transformers.AutoTokenizer.from_pretrained(tmp_path, trust_remote_code=True)
-    for text in ("Hello [MASK], 你好 [sMASK] it's  <|endofpiece|>\n", "", "a[MASK]b", " [gMASK]"):
-        ids = tokenizer.encode_with_special(text).tolist()
-        assert theirs.encode(text, add_special_tokens=False) == ids
-        assert theirs.decode(ids) == tokenizer.decode(ids)
-        blanks = {tokenizer.special.mask, tokenizer.special.sentence_mask, tokenizer.special.document_mask}
-        assert theirs.decode(ids, skip_special_tokens=True) == tokenizer.decode([id for id in ids if id not in blanks])
-    special = tokenizer.special
-    assert theirs("a")["input_ids"] == [special.cls, *tokenizer.encode("a"), special.eos]
-    assert (theirs.pad_token_id, theirs.bos_token_id, theirs.cls_token_id, theirs.mask_token_id) == (
-        special.eos,
-        special.start_of_piece,
-        special.cls,
-        special.mask,
-    )
-    saved = tmp_path / "saved"
-    theirs.save_pretrained(saved)
-    again = transformers.AutoTokenizer.from_pretrained(saved, trust_remote_code=True)
-    assert again("Hello [MASK]") == theirs("Hello [MASK]")
 
 
 @pytest.mark.parametrize("name", ["model.safetensors", "modeling_glm.py", "config.json", "manifest.json"])

@@ -9,7 +9,7 @@ counts from 1 in each span of B.
 import torch
 import torch.nn.functional as F
 from torch import nn
-from transformers import PreTrainedModel
+from transformers import GenerationMixin, PreTrainedModel
 from transformers.modeling_outputs import BaseModelOutput, CausalLMOutput
 
 from .configuration_glm import GLMConfig
@@ -136,8 +136,11 @@ class GLMModel(GLMPreTrainedModel):
         return BaseModelOutput(last_hidden_state=self.transformer(words, position_ids, visible))
 
 
-class GLMForBlankInfilling(GLMModel):
-    """GLM with the scores of the next token; the word table serves as output layer."""
+class GLMForBlankInfilling(GLMModel, GenerationMixin):
+    """GLM with the scores of the next token; the word table serves as output layer.
+
+    Of transformers' generation it has the generation_config, not `generate`.
+    """
 
     def forward(
         self, input_ids=None, position_ids=None, attention_mask=None, labels=None, inputs_embeds=None, **kwargs
@@ -157,10 +160,18 @@ class GLMForBlankInfilling(GLMModel):
             loss = F.cross_entropy(logits.flatten(0, 1).float(), labels.flatten(), ignore_index=-100)
         return CausalLMOutput(loss=loss, logits=logits)
 
+    def generate(self, *args, **kwargs):
+        raise NotImplementedError(
+            "generate knows neither two rows of positions nor a text that sees all of itself; "
+            "call fill(tokenizer, text)"
+        )
+
     @torch.no_grad()
     def fill(self, tokenizer, text, max_new_tokens=64):
         """The text with each [MASK] and [sMASK] filled, and continued at a closing [gMASK]; greedy, without a cache."""
         config = self.config
+        # The list comes with a release; a model made from a configuration alone has none.
+        never = self.generation_config.suppress_tokens or tokenizer.all_special_ids
         masks = [config.mask_token_id, config.sentence_mask_token_id, config.document_mask_token_id]
         part_a = tokenizer.encode(text)  # [CLS] first, and eos last unless the text is to be continued
         if len(part_a) > config.max_positions:
@@ -179,7 +190,7 @@ class GLMForBlankInfilling(GLMModel):
             filled[place] = []
             while len(filled[place]) < max_new_tokens:
                 scores = self._next_token_scores(row, len(part_a))
-                scores[[token for token in tokenizer.all_special_ids if token not in stops]] = -torch.inf
+                scores[[token for token in never if token not in stops]] = -torch.inf
                 if not filled[place]:
                     scores[stops] = -torch.inf  # no blank is empty
                 token = int(scores.argmax())

@@ -16,27 +16,43 @@ from transformers import PreTrainedTokenizer
 BLANKS = {"[MASK]": "mask", "[sMASK]": "sentence_mask", "[gMASK]": "document_mask"}
 # A mask stands for the words and the space before them, as in pretraining.
 BLANK = re.compile(f" *({'|'.join(map(re.escape, BLANKS))})")
+SPACE = "\u2581"  # SentencePiece's own sign for a space
+# add_dummy_prefix: false, remove_extra_whitespaces: false; appended to a model, it changes just these options.
+KEEP_SPACES = b"\x1a\x04\x18\x00\x20\x00"
 
 
 class _SentencePiece:
-    """A SentencePiece model and the special pieces that follow it."""
+    """A SentencePiece model and the special pieces that follow it.
+
+    A model that puts a space in front of each text must not do so behind a blank, and must keep the text's own.
+    """
 
     def __init__(self, path, added_pieces):
         import sentencepiece
 
-        self._processor = sentencepiece.SentencePieceProcessor(model_file=str(path))
+        model = Path(path).read_bytes()
+        self._processor = sentencepiece.SentencePieceProcessor(model_proto=model)
+        self._puts_a_space_in_front = self._processor.normalize("a") != "a"
+        self._behind = self._processor
+        if self._puts_a_space_in_front:
+            self._behind = sentencepiece.SentencePieceProcessor(model_proto=model + KEEP_SPACES)
         self._own = self._processor.get_piece_size()
         self.pieces = [self._processor.id_to_piece(id) for id in range(self._own)] + added_pieces
 
     def encode(self, text, continued):
-        return self._processor.encode(text)
+        if not (continued and self._puts_a_space_in_front):
+            return self._processor.encode(text)
+        normalized = self._processor.normalize(text).removeprefix(SPACE)
+        lost = text[:1].isspace() and not (normalized[:1].isspace() or normalized.startswith(SPACE))
+        return self._behind.encode(SPACE + normalized if lost else normalized)
 
     def decode(self, ids):
-        runs = groupby(ids, key=lambda id: id < self._own)
-        return "".join(
-            self._processor.decode(list(run)) if ordinary else "".join(self.pieces[id] for id in run)
-            for ordinary, run in runs
-        )
+        text, processor = "", self._processor
+        for ordinary, group in groupby(ids, key=lambda id: id < self._own):
+            run = list(group)
+            text += processor.decode(run) if ordinary else "".join(self.pieces[id] for id in run)
+            processor = self._behind  # the space in front is the text's own, except at the start
+        return text
 
 
 class _HuggingFace:

@@ -45,9 +45,10 @@ def test_every_weight_and_moment_is_the_same_after_a_resume(interrupted, tmp_pat
     assert hashes(resumed) == hashes(whole)
 
 
-@pytest.mark.parametrize("processes", [1, 2])
-@pytest.mark.parametrize("stage", [0, 1, 2, 3])
-@pytest.mark.parametrize("saved_stage", [1, 3])
+@pytest.mark.parametrize(
+    ("saved_stage", "stage", "processes"),
+    [(1, 0, 1), (1, 0, 2), (1, 1, 1), (1, 2, 1), (1, 2, 2), (1, 3, 1), (1, 3, 2), (3, 0, 1), (3, 1, 2), (3, 2, 1)],
+)
 def test_training_goes_on_under_another_layout(interrupted, tmp_path, saved_stage, stage, processes):
     whole, half = interrupted(saved_stage)
     settings = cases.config(stage=stage, micro=4)
