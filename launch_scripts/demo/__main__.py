@@ -21,7 +21,7 @@ from megatron_glm.errors import UserError
 from megatron_glm.files import atomic_file
 
 PROCESSES = 2
-VOCAB_SIZE = 8000
+VOCAB_SIZE = 2000
 REPOSITORY = Path(__file__).resolve().parents[2]
 PROMPTS = (
     "This function returns the [MASK] of the two arrays.",
@@ -94,7 +94,7 @@ def stages(paths: Paths, args: argparse.Namespace) -> list[Stage]:
             lambda: _python(
                 "data_tools.preprocess",
                 *("--input", paths.corpus, "--tokenizer", paths.tokenizer, "--output", paths.data),
-                *("--held-out", 0.02, "--workers", PROCESSES),
+                *("--held-out", 0.05, "--workers", PROCESSES),
             ),
             inputs=(
                 paths.corpus,
