@@ -21,12 +21,12 @@ from megatron_glm.errors import UserError
 from megatron_glm.files import atomic_file
 
 PROCESSES = 2
-VOCAB_SIZE = 2000
+VOCAB_SIZE = 1000
 REPOSITORY = Path(__file__).resolve().parents[2]
 PROMPTS = (
-    "This function returns the [MASK] of the two arrays.",
-    "If the value is [MASK], the default is used. The result is a [MASK] of strings.",
-    "The following example shows how to [gMASK]",
+    ("This function returns the [MASK] of the two arrays.",),
+    ("If the value is [MASK], the default is used. The result is a [MASK] of strings.",),
+    ("The following example shows how to [gMASK]", "--temperature", "0.8", "--top-p", "0.9"),
 )
 
 
@@ -131,7 +131,7 @@ def stages(paths: Paths, args: argparse.Namespace) -> list[Stage]:
             lambda: _generate(paths),
             inputs=(paths.release, *_code("megatron_glm/generation")),
             outputs=(paths.generations,),
-            settings={"prompts": list(PROMPTS)},
+            settings={"prompts": [list(prompt) for prompt in PROMPTS]},
         ),
     ]
 
@@ -156,7 +156,7 @@ def _pretrain(config: Path, settings: Sequence[str]) -> None:
     precision = "bf16" if torch.cuda.is_available() or _multiplies_bf16() else "fp32"
     launcher = Path(sys.executable).with_name("deepspeed")
     script = REPOSITORY / "pretrain_glm.py"
-    command = [str(launcher), "--num_accelerators", str(processes), str(script), "--config", str(config)]
+    command = [str(launcher), "--quiet", "--num_accelerators", str(processes), str(script), "--config", str(config)]
     _call([*command, f"train.precision={precision}", *settings])
 
 
@@ -171,9 +171,9 @@ def _multiplies_bf16() -> bool:
 def _generate(paths: Paths) -> None:
     """Fill each prompt in a process of its own, which has nothing but the release."""
     results = []
-    for prompt in PROMPTS:
+    for prompt, *options in PROMPTS:
         command = [sys.executable, "-m", "megatron_glm.cli", "generate", "--model", str(paths.release)]
-        result = _call([*command, "--text", prompt, "--max-tokens", "32"], capture=True)
+        result = _call([*command, "--text", prompt, "--max-tokens", "24", *options], capture=True)
         results.append({"prompt": prompt, "text": result})
     with atomic_file(paths.generations) as stream:
         stream.write(json.dumps(results, indent=1, ensure_ascii=False).encode())
