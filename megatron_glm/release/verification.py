@@ -29,7 +29,8 @@ from megatron_glm.release.verification_samples import VerificationSample, verifi
 from megatron_glm.release.weights import Weights, read_weight
 from megatron_glm.tokenizer.base import Tokenizer
 
-TOLERANCE = 1e-5  # of a logit in fp32, or of the largest one if that exceeds 1
+TOLERANCE = 1e-5  # of a logit in fp32: ten units in the last place of 16; more only where logits exceed that
+TOLERANCE_HOLDS_UP_TO = 16.0
 _PROGRAM = Path(__file__).with_name("verification_process.py")
 _TEXTS = (
     "Hello, world!",
@@ -159,7 +160,7 @@ def _compare_tokens(report: dict, tokenizer: Tokenizer) -> None:
 
 def _compare_logits(ours: Tensor, theirs: dict[str, Tensor]) -> str:
     worst = max(float((ours - logits).abs().max()) for logits in theirs.values())
-    allowed = TOLERANCE * max(1.0, float(ours.abs().max()))
+    allowed = TOLERANCE * max(1.0, float(ours.abs().max()) / TOLERANCE_HOLDS_UP_TO)
     agreement = f"largest logit difference {worst:.1e} over {len(ours)} places, allowed {allowed:.1e}"
     if not worst <= allowed:  # not `>`: a NaN must not pass
         raise CheckpointError(f"the release gives other logits in transformers than the model: {agreement}")
