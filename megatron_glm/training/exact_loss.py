@@ -15,26 +15,27 @@ from megatron_glm.objective.sample import Objective
 
 @dataclass(frozen=True)
 class Counts:
-    """Target tokens of each objective, and tokens without padding."""
+    """Target tokens of each objective, tokens without padding, and tokens that the span limits left unmasked."""
 
     targets: tuple[int, ...] = (0,) * len(Objective)
     tokens: int = 0
+    yielded: int = 0
 
     @classmethod
     def of(cls, batches: Iterable[Batch]) -> Counts:
         """The counts of this replica's batches."""
-        return sum((cls(batch.target_counts, batch.num_tokens) for batch in batches), cls())
+        return sum((cls(batch.target_counts, batch.num_tokens, batch.yielded) for batch in batches), cls())
 
     def __add__(self, other: Counts) -> Counts:
         targets = tuple(a + b for a, b in zip(self.targets, other.targets, strict=True))
-        return Counts(targets, self.tokens + other.tokens)
+        return Counts(targets, self.tokens + other.tokens, self.yielded + other.yielded)
 
     def over_replicas(self, device: torch.device) -> Counts:
-        """The counts of all replicas: one all-reduce of four integers."""
-        total = torch.tensor((*self.targets, self.tokens), dtype=torch.int64, device=device)
+        """The counts of all replicas: one all-reduce of five integers."""
+        total = torch.tensor((*self.targets, self.tokens, self.yielded), dtype=torch.int64, device=device)
         dist.all_reduce(total)
-        *targets, tokens = total.tolist()
-        return Counts(tuple(targets), tokens)
+        *targets, tokens, yielded = total.tolist()
+        return Counts(tuple(targets), tokens, yielded)
 
 
 def sums_over_replicas(sums: Tensor) -> tuple[float, ...]:

@@ -7,7 +7,8 @@ from __future__ import annotations
 
 import tempfile
 import uuid
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack, contextmanager
 from dataclasses import asdict
 from functools import partial
 from pathlib import Path
@@ -24,6 +25,7 @@ from megatron_glm.data.loader import StepLoader, evaluation_batches
 from megatron_glm.data.unigram import unigram_entropy
 from megatron_glm.errors import CheckpointError, ConfigError, RankError, UserError
 from megatron_glm.files import atomic_file
+from megatron_glm.locking import exclusive
 from megatron_glm.model.glm import GLM
 from megatron_glm.parallel.ranks import Ranks
 from megatron_glm.tokenizer.base import Tokenizer
@@ -42,9 +44,11 @@ def pretrain(config: Config) -> None:
     Raises:
         UserError: the run cannot start or go on; the same on all ranks, but for RankError.
     """
-    with distributed_processes(threads=config.train.threads) as ranks:
+    with distributed_processes(threads=config.train.threads) as ranks, ExitStack() as held:
         accumulation = accumulation_steps(config.train.global_batch_size, config.train.micro_batch_size, ranks.size)
         inputs = _agreed(ranks, lambda: _Inputs(config))
+        leads = ranks.rank == 0
+        _agreed(ranks, lambda: held.enter_context(_locked_output(config)) if leads else None)
         start = _agreed_start(config, inputs, ranks)
         model = GLM(
             config.model,
@@ -58,9 +62,9 @@ def pretrain(config: Config) -> None:
             checkpoint = CheckpointReader(start.path, verify=False)  # rank 0 has verified it
             progress, run_id = Progress(**checkpoint.state["progress"]), checkpoint.run_id
             engine.load(checkpoint, step=progress.step)
-        _agreed(ranks, lambda: _prepare_output(config) if ranks.rank == 0 else None)
-        with Console(config, leads=ranks.rank == 0, start_step=progress.step) as console:
-            if ranks.rank == 0:
+        _agreed(ranks, lambda: _write_config(config) if leads else None)
+        with Console(config, leads=leads, start_step=progress.step) as console:
+            if leads:
                 _announce(config, inputs, engine, ranks, accumulation, start, progress, console)
             _train(config, inputs, engine, ranks, progress, run_id, console)
 
@@ -110,13 +114,33 @@ def _checkpoints(config: Config) -> Path:
     return Path(config.train.output) / "checkpoints"
 
 
-def _prepare_output(config: Config) -> None:
-    """Make the output directory and write the resolved configuration into it. Raises ConfigError."""
+@contextmanager
+def _locked_output(config: Config) -> Iterator[None]:
+    """The output directory, made if need be, and kept from other runs. Raises ConfigError."""
     output = Path(config.train.output)
-    try:
+    with _told_as_config_error(output), ExitStack() as held:
         output.mkdir(parents=True, exist_ok=True)
-        with atomic_file(output / "config.yaml") as stream:
-            stream.write(config_to_yaml(config).encode())
+        held.enter_context(exclusive(output / ".lock"))
+        release = held.pop_all()
+    with release:
+        yield
+
+
+def _write_config(config: Config) -> None:
+    """Put the resolved configuration beside the metrics. Raises ConfigError."""
+    output = Path(config.train.output)
+    with _told_as_config_error(output), atomic_file(output / "config.yaml") as stream:
+        stream.write(config_to_yaml(config).encode())
+
+
+@contextmanager
+def _told_as_config_error(output: Path) -> Iterator[None]:
+    try:
+        yield
+    except BlockingIOError as error:
+        raise ConfigError(
+            f"train.output: another run is writing to '{output}'; wait for it or choose another"
+        ) from error
     except OSError as error:
         raise ConfigError(f"train.output: '{output}' cannot be written ({error.strerror}); choose another") from error
 

@@ -41,6 +41,7 @@ class _Interval:
 
     average: LossAverage = field(default_factory=LossAverage)
     tokens: int = 0
+    yielded: int = 0
     seconds: float = 0.0
     wait_seconds: float = 0.0
     norm: float = 0.0
@@ -129,6 +130,7 @@ class Trainer:
         progress.tokens += counts.tokens
         interval.average.add(loss, sums, counts.targets)
         interval.tokens += counts.tokens
+        interval.yielded += counts.yielded
         interval.norm, interval.rate = norm, rate
 
     def _training_record(self, interval: _Interval) -> dict:
@@ -142,6 +144,7 @@ class Trainer:
             "tokens_per_second": interval.tokens / interval.seconds,
             "targets_per_second": sum(interval.average.targets) / interval.seconds,
             "seconds_per_step": interval.seconds / interval.average.steps,
+            "yielded": interval.yielded,
             "data_wait": interval.wait_seconds / interval.seconds,
         }
 

@@ -10,6 +10,7 @@ from data_tools import train_tokenizer
 from megatron_glm.checkpoint.discovery import scan_checkpoints
 from megatron_glm.checkpoint.reading import CheckpointReader
 from megatron_glm.config.loading import load_config
+from megatron_glm.locking import exclusive
 from megatron_glm.tokenizer.loading import load_tokenizer
 from tests.distributed.ranks import run_ranks
 from tests.endtoend import pretraining_cases as cases
@@ -182,3 +183,12 @@ def assert_matches(text, pattern):
 
 def test_the_resolved_configuration_lies_beside_the_metrics(whole_run):
     assert load_config(whole_run / "config.yaml").train.steps == 40
+
+
+def test_a_second_run_in_the_same_output_is_refused(corpus, tmp_path):
+    output = tmp_path / "run"
+    output.mkdir()
+    with exclusive(output / ".lock"):
+        result = run_ranks(1, cases.train_until_failure, str(corpus.config), f"train.output={output}")[0]
+    assert_matches(result, "train.output: another run is writing to '.*/run'; wait for it or choose another")
+    assert not (output / "config.yaml").exists()
