@@ -134,7 +134,10 @@ def train(lines: Sequence[str], vocab_size: int, *, model_type: str = "unigram",
 def _allowed(error: RuntimeError, added: int) -> str:
     """The bound that SentencePiece names, in ids with the special tokens; else its words."""
     if too_high := re.search(r"value <= (\d+)", str(error)):
-        return f"allows at most {int(too_high[1]) + added}"
+        most = int(too_high[1]) + added
+        if most < _LEAST_VOCAB_SIZE:
+            return f"gives {most} ids at most, and {_LEAST_VOCAB_SIZE} are the least; give more text"
+        return f"allows at most {most}"
     if too_low := re.search(r"required_chars\. \d+ vs (\d+)", str(error)):
         return f"needs at least {int(too_low[1]) + added}"
     return f"gives no such model: {str(error).rsplit('] ', 1)[-1]}"

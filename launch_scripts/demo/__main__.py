@@ -58,6 +58,7 @@ def run(args: argparse.Namespace) -> None:
 def stages(paths: Paths, args: argparse.Namespace) -> list[Stage]:
     """The chain, in order. Each stage also depends on the code that it runs."""
     packages = ["--packages", *args.packages] if args.packages else []
+    reading = (*_tools("inputs", "documents", "compressed"), *_code("megatron_glm/tokenizer"))
     settings = [
         f"tokenizer.path={paths.tokenizer}",
         f"data.sources=[{{path: {paths.data}}}]",
@@ -71,7 +72,7 @@ def stages(paths: Paths, args: argparse.Namespace) -> list[Stage]:
                 "data_tools.sample_corpus",
                 *("--output", paths.corpus, "--min-megabytes", args.min_megabytes, *packages),
             ),
-            inputs=_code("data_tools/sample_corpus.py", "data_tools/docstrings.py", "data_tools/prose.py"),
+            inputs=_tools("sample_corpus", "docstrings", "prose"),
             outputs=(paths.corpus,),
             settings={
                 "installed": sorted(f"{package.name} {package.version}" for package in distributions()),
@@ -85,7 +86,7 @@ def stages(paths: Paths, args: argparse.Namespace) -> list[Stage]:
                 "data_tools.train_tokenizer",
                 *("--input", paths.corpus, "--vocab-size", args.vocab_size, "--output", paths.tokenizer),
             ),
-            inputs=(paths.corpus, *_code("data_tools/train_tokenizer.py", "megatron_glm/tokenizer")),
+            inputs=(paths.corpus, *_tools("train_tokenizer", "tokenizer_output"), *reading),
             outputs=(paths.tokenizer,),
             settings={"vocab_size": args.vocab_size},
         ),
@@ -99,8 +100,9 @@ def stages(paths: Paths, args: argparse.Namespace) -> list[Stage]:
             inputs=(
                 paths.corpus,
                 paths.tokenizer,
-                *_code("data_tools/preprocess.py", "data_tools/units.py", "data_tools/documents.py"),
-                *_code("megatron_glm/data/indexed.py"),
+                *_tools("preprocess", "units", "workers", "split_writer", "publish", "progress"),
+                *reading,
+                *_code("megatron_glm/data/indexed.py", "megatron_glm/data/manifest.py"),
             ),
             outputs=(paths.data,),
         ),
@@ -111,8 +113,8 @@ def stages(paths: Paths, args: argparse.Namespace) -> list[Stage]:
                 paths.tokenizer,
                 paths.data,
                 args.config,
-                *_code(*(f"megatron_glm/{part}" for part in ("data", "model", "objective", "training"))),
-                *_code("megatron_glm/checkpoint", "kernels/glm_kernels", "pretrain_glm.py"),
+                *_code(*(f"megatron_glm/{part}" for part in ("config", "data", "model", "objective", "parallel"))),
+                *_code("megatron_glm/training", "megatron_glm/checkpoint", "kernels/glm_kernels", "pretrain_glm.py"),
             ),
             outputs=(paths.run,),
             settings={"settings": args.settings},
@@ -138,6 +140,10 @@ def stages(paths: Paths, args: argparse.Namespace) -> list[Stage]:
 
 def _code(*parts: str) -> tuple[Path, ...]:
     return tuple(REPOSITORY / part for part in parts)
+
+
+def _tools(*names: str) -> tuple[Path, ...]:
+    return _code(*(f"data_tools/{name}.py" for name in names))
 
 
 def _say(line: str) -> None:

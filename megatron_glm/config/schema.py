@@ -115,6 +115,15 @@ class Schedule(Section):
     decay_steps: Positive | None = Field(None, description="step at which the floor is reached; default: train.steps")
     floor: Probability = Field(0.1, description="lowest learning rate after warm-up, as a share of the peak")
 
+    @model_validator(mode="after")
+    def _decays_after_warming_up(self) -> Self:
+        if self.decay_steps is not None and self.decay_steps <= self.warmup_steps:
+            raise ValueError(
+                f"decay_steps {self.decay_steps} must be above warmup_steps {self.warmup_steps},"
+                " or the learning rate falls from its peak to the floor in one step"
+            )
+        return self
+
 
 class Train(Section):
     """The run."""

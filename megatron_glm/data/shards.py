@@ -33,6 +33,7 @@ class ShardSet:
         manifest = read_manifest(directory)
         self.manifest = manifest.model_dump()
         self.ends_with_eos = manifest.append_eos
+        self._num_ids = manifest.tokenizer.vocab_size
         self._shards = manifest.split(split).shards
         self._prefixes = [directory / split / shard.name for shard in self._shards]
         self.shard_documents = np.cumsum([0, *(shard.documents for shard in self._shards)], dtype=np.int64)
@@ -60,7 +61,11 @@ class ShardSet:
         return int(self.shard_documents[shard]) + self._file(shard).find_document(token - int(self.shard_tokens[shard]))
 
     def tokens(self, start: int, stop: int) -> np.ndarray:
-        """The ids of a range of tokens, across shards: int32 [stop - start], a copy."""
+        """The ids of a range of tokens, across shards: int32 [stop - start], a copy.
+
+        Raises:
+            DataError: an id outside the vocabulary: opening has not read the ids, so a damaged file shows here.
+        """
         if not 0 <= start <= stop <= self.num_tokens:
             raise IndexError(f"tokens {start} … {stop} lie outside 0 … {self.num_tokens}")
         parts = []
@@ -68,10 +73,21 @@ class ShardSet:
             shard = _holder(self.shard_tokens, start)
             offset, end = int(self.shard_tokens[shard]), min(stop, int(self.shard_tokens[shard + 1]))
             parts.append(self._file(shard).tokens(start - offset, end - offset))
+            self._check_ids(parts[-1], shard, start - offset)
             start = end
         if len(parts) == 1:
             return parts[0]
         return np.concatenate([np.empty(0, np.int32), *parts])
+
+    def _check_ids(self, ids: np.ndarray, shard: int, first: int) -> None:
+        # Read without a sign a negative id is a huge one: one comparison, on every window of a run.
+        if ids.view(np.uint32).max(initial=0) >= self._num_ids:
+            place = int((ids.view(np.uint32) >= self._num_ids).argmax())
+            raise DataError(
+                f"{bin_path(self._prefixes[shard])}: token {first + place} is id {ids[place]}, "
+                f"ids must be 0 … {self._num_ids - 1}; copy the directory again, python -m data_tools.verify --full "
+                "tells what else is damaged"
+            )
 
     def _open(self, shard: int) -> IndexedFile:
         file, expected = IndexedFile(self._prefixes[shard]), self._shards[shard]

@@ -18,7 +18,7 @@ def learning_rate(schedule: Schedule, peak: float, total_steps: int, step: int) 
     if step <= schedule.warmup_steps:
         return peak * step / schedule.warmup_steps
     decay_steps = (schedule.decay_steps or total_steps) - schedule.warmup_steps
-    # A decay that would end within the warm-up has ended: the floor.
+    # A run that is shorter than its warm-up has nothing to decay.
     progress = min(1.0, (step - schedule.warmup_steps) / decay_steps) if decay_steps > 0 else 1.0
     remaining = (1 + math.cos(math.pi * progress)) / 2 if schedule.decay == "cosine" else 1 - progress
     return peak * (schedule.floor + (1 - schedule.floor) * remaining)

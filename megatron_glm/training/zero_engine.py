@@ -16,7 +16,7 @@ from megatron_glm.checkpoint.format import KINDS, Fragment
 from megatron_glm.checkpoint.reading import CheckpointReader
 from megatron_glm.config.schema import Config
 from megatron_glm.data.batch import Batch
-from megatron_glm.errors import CheckpointError
+from megatron_glm.errors import CheckpointError, ConfigError
 from megatron_glm.model.glm import GLM
 from megatron_glm.objective.sample import Objective
 from megatron_glm.training.clipping import clip_gradients
@@ -46,12 +46,11 @@ class ZeroEngine:
         self._clipping = config.optimizer.gradient_clipping
         self._replicas, self._accumulation = replicas, accumulation
         module.to(self.device)
-        with contextlib.redirect_stdout(None):  # DeepSpeed prints its memory use
+        tree = deepspeed_json(config, accumulation=accumulation, num_parameters=self.num_parameters)
+        optimizer = build_optimizer(module, config.optimizer)
+        with contextlib.redirect_stdout(None), _expert_section_at_fault(config):  # DeepSpeed prints its memory use
             self._engine, *_ = deepspeed.initialize(
-                model=module,
-                optimizer=build_optimizer(module, config.optimizer),
-                config=deepspeed_json(config, accumulation=accumulation, num_parameters=self.num_parameters),
-                dist_init_required=False,
+                model=module, optimizer=optimizer, config=tree, dist_init_required=False
             )
         create_moments(self._engine)
 
@@ -128,6 +127,18 @@ class ZeroEngine:
             for kind in KINDS:
                 getattr(part, kind).copy_(checkpoint.read(name, kind, part.start, stop))
         publish_weights(self._engine, lambda name: checkpoint.read(name.removeprefix(_PREFIX), "weight"))
+
+
+@contextlib.contextmanager
+def _expert_section_at_fault(config: Config) -> Iterator[None]:
+    """What DeepSpeed raises while it reads its configuration, told as an error of our section for it."""
+    try:
+        yield
+    except (AttributeError, AssertionError, TypeError, ValueError) as error:  # pydantic's is a ValueError
+        if not config.deepspeed:
+            raise
+        reason = " ".join(str(error).split()) or type(error).__name__
+        raise ConfigError(f"deepspeed: DeepSpeed refuses this section ({reason}); mend or remove it") from error
 
 
 def check_same_shapes(saved: Mapping[str, tuple[int, ...]], wanted: Mapping[str, tuple[int, ...]]) -> None:

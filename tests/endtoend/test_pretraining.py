@@ -140,6 +140,11 @@ def test_a_release_can_be_made_from_the_checkpoint_alone(whole_run, corpus, tmp_
         (("data.sources=[{path: /nowhere}]",), r"data.sources\[0\].path: no shards in '/nowhere'"),
         (("tokenizer.path=/nowhere",), "/nowhere"),
         (("parallel.zero_stage=0", "train.precision=bf16"), "parallel.zero_stage: 0 with train.precision bf16"),
+        (
+            ("deepspeed.zero_optimization={reduce_scater: 1}",),
+            "ConfigError: deepspeed: DeepSpeed refuses .*reduce_scater",
+        ),
+        (("deepspeed.zero_optimization=3",), "ConfigError: deepspeed: DeepSpeed refuses this section"),
         (("train.output=/proc/none",), "train.output: '/proc/none' cannot be written"),
         (("optimizer.learning_rate=1e30", "train.steps=8"), "DivergedError: step .* on samples"),
     ],

@@ -67,6 +67,7 @@ def test_the_printed_configuration_reads_back_equal(config_file, tmp_path):
         ("optimizer.learning_rate=.nan", "optimizer.learning_rate: input should be a finite number"),
         ("model.num_attention_heads=7", "model: hidden_size 64 is not a multiple of num_attention_heads 7"),
         ("objective.token=0.7", "objective: token 0.7 .* = 0.7, must be 1"),
+        ("schedule={warmup_steps: 5, decay_steps: 5}", "schedule: decay_steps 5 must be above warmup_steps 5"),
         ("data.sources=[]", "data.sources: "),
         ("data.sources.9.weight=1", "'9' is not a position in a list of 2"),
         ("train.steps", "expected section.key=value"),

@@ -102,6 +102,21 @@ def test_a_shard_of_other_counts_is_refused_when_it_is_read(directory):
         ShardSet(directory, "train").tokens(0, 1)
 
 
+def test_an_id_outside_the_vocabulary_is_named_when_it_is_read(directory, monkeypatch):
+    path = directory / "train" / "00001.bin"
+    ids = np.fromfile(path, np.uint16)
+    ids[2] = 60_000
+    ids.tofile(path)
+    shards = ShardSet(directory, "train")
+    before = int(shards.shard_tokens[1]) + 2
+    assert shards.tokens(0, before).size == before
+    with pytest.raises(DataError, match=r"00001\.bin: token 2 is id 60000, ids must be 0 … 50007; copy"):
+        shards.tokens(0, before + 1)
+    monkeypatch.setattr(shards_module.IndexedFile, "tokens", lambda file, start, stop: np.array([3, -1], np.int32))
+    with pytest.raises(DataError, match=r"00000\.bin: token 1 is id -1"):
+        shards.tokens(0, 2)
+
+
 @pytest.mark.parametrize(
     ("edit", "message"),
     [

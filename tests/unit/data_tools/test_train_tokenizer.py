@@ -89,6 +89,12 @@ def test_the_bound_it_names_is_accepted(corpus, tmp_path, capfd):
     assert load_tokenizer(tmp_path / "t").vocab_size == int(bound)
 
 
+def test_text_too_small_for_any_size_is_told_so(tmp_path, capfd):
+    (tmp_path / "x.jsonl").write_text('{"text": "ab ab ba"}\n')
+    assert run("--input", tmp_path / "x.jsonl", "--vocab-size", 320, "--output", tmp_path / "t") == 2
+    assert "ids at most, and 300 are the least; give more text" in capfd.readouterr().err
+
+
 def test_broken_input_names_file_and_line(tmp_path, capfd):
     (tmp_path / "x.jsonl").write_text('{"text": "fine"}\n{"text": \n')
     assert run("--input", tmp_path / "x.jsonl", "--vocab-size", 320, "--output", tmp_path / "t") == 2

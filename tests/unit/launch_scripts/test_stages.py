@@ -1,8 +1,13 @@
 """The chain of the demo: nothing is redone that is up to date, and exactly what depends on a change is."""
 
+import re
+from types import SimpleNamespace
+
 import pytest
 
+from launch_scripts.demo.__main__ import REPOSITORY, stages
 from launch_scripts.demo.stages import Chain, Stage
+from launch_scripts.demo.summary import Paths
 
 
 @pytest.fixture
@@ -118,3 +123,22 @@ def test_a_stage_that_makes_nothing_is_an_error(tmp_path):
     stage = Stage("s", lambda: None, (), (tmp_path / "out",))
     with pytest.raises(RuntimeError, match="stage s did not make"):
         Chain(tmp_path / "memory", lambda line: None).run([stage])
+
+
+def modules_used(name):
+    """A module of data_tools, and those that it imports at any depth."""
+    found, left = set(), [name]
+    while left:
+        found.add(name := left.pop())
+        text = (REPOSITORY / "data_tools" / f"{name}.py").read_text(encoding="utf-8")
+        left += set(re.findall(r"from data_tools\.(\w+) import", text)) - found
+    return found
+
+
+@pytest.mark.parametrize(
+    ("stage", "tool"), [("corpus", "sample_corpus"), ("tokenizer", "train_tokenizer"), ("data", "preprocess")]
+)
+def test_a_stage_of_the_demo_depends_on_all_the_tools_that_it_runs(tmp_path, stage, tool):
+    asked = SimpleNamespace(packages=[], settings=[], min_megabytes=8, vocab_size=1000, config=tmp_path / "x.yaml")
+    inputs = next(one.inputs for one in stages(Paths(tmp_path), asked) if one.name == stage)
+    assert modules_used(tool) <= {path.stem for path in inputs if path.parent == REPOSITORY / "data_tools"}

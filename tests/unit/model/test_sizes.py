@@ -23,6 +23,8 @@ PRESETS = {
     "glm_410m": (BERT, 410.27e6),
     "glm_515m": (BERT, 514.63e6),
     "glm_roberta": (ROBERTA, 354.87e6),
+    "glm_roberta_443m": (ROBERTA + 1, 442.88e6),  # with [dBLOCK]
+    "glm_220m": (GPT2, 229.96e6),  # by the formula: the original gives no count
     "glm_2b": (GPT2, 1.920e9),
     "glm_10b": (GPT2, 9.881e9),
     "chinese": (CHINESE, 355.66e6),

@@ -8,10 +8,12 @@ from megatron_glm.config.schema import Schedule
 from megatron_glm.training.schedule import learning_rate
 
 schedules = st.builds(
-    Schedule,
+    lambda warmup, decaying, **settings: Schedule(
+        warmup_steps=warmup, decay_steps=decaying and warmup + decaying, **settings
+    ),
+    warmup=st.integers(0, 50),
+    decaying=st.none() | st.integers(1, 120),
     decay=st.sampled_from(["cosine", "linear"]),
-    warmup_steps=st.integers(0, 50),
-    decay_steps=st.none() | st.integers(1, 120),
     floor=st.floats(0, 1),
 )
 
