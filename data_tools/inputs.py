@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from enum import Enum
+from glob import glob, has_magic
 from pathlib import Path
 from typing import BinaryIO
 
@@ -49,12 +50,12 @@ class Range:
 
 
 def open_inputs(paths: Sequence[str], *, line_documents: bool) -> list[InputFile]:
-    """The kind and size of every input.
+    """The kind and size of every input; a pattern stands for the files it matches, sorted by path.
 
     Raises:
-        DataError: a file is missing, empty, a directory, or of an unknown suffix.
+        DataError: a pattern matches nothing, or a file is missing, empty, a directory, or of an unknown suffix.
     """
-    return [_open_input(path, line_documents) for path in paths]
+    return [_open_input(file, line_documents) for path in paths for file in _expand(path)]
 
 
 def cut(file: InputFile, part_bytes: int) -> list[Range]:
@@ -68,6 +69,24 @@ def cut(file: InputFile, part_bytes: int) -> list[Range]:
             ranges.append(Range(file, start, stop))
             start = stop
     return ranges
+
+
+def cut_at(file: InputFile, position: int, part_bytes: int) -> Range | None:
+    """About `part_bytes` bytes of a plain file from the first document after `position` on; None at its end."""
+    with open(file.path, "rb") as stream:
+        start = _next_boundary(stream, position, file.documents) if position else 0
+        if start >= file.bytes:
+            return None
+        return Range(file, start, _next_boundary(stream, min(start + part_bytes, file.bytes), file.documents))
+
+
+def _expand(path: str) -> list[str]:
+    if not has_magic(path) or Path(path).exists():  # a name may hold brackets
+        return [path]
+    # Sorted by code points: the order of a directory differs between file systems, and of a locale between users.
+    if not (found := sorted(glob(path, recursive=True))):
+        raise DataError(f"--input: no file matches '{path}'; ** stands for any number of directories")
+    return found
 
 
 def _open_input(path: str, line_documents: bool) -> InputFile:

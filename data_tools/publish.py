@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import os
+import shutil
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import asdict
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
@@ -37,6 +38,19 @@ def place_shards(job: Job, units: Sequence[Unit], results: Mapping[Unit, UnitRes
     """Move the shards of all units to `directory/<split>/00000.bin` …, in the order of the units."""
     splits = {split: _place_split(job, units, results, directory, split) for split in SPLITS}
     return Splits(train=splits["train"], held_out=splits["held_out"])
+
+
+def take_back_shards(job: Job, units: Sequence[Unit], results: Mapping[Unit, UnitResult], directory: Path) -> None:
+    """Undo a placing that was cut short: every shard goes back to its unit, where it will be verified."""
+    (directory / MANIFEST).unlink(missing_ok=True)
+    for split in SPLITS:
+        if len(results) == len(units):  # placing begins when all are finished
+            for old, new, _ in _places(job, units, results, directory, split):
+                for path in (bin_path, idx_path):
+                    if path(new).exists():
+                        os.rename(path(new), path(old))
+        if (directory / split).exists():
+            shutil.rmtree(directory / split)
 
 
 def describe_inputs(
@@ -82,7 +96,7 @@ def write_manifest(
         splits=splits,
         inputs=inputs,
         options=options,
-        versions=_versions(),
+        versions=library_versions(),
     )
     with atomic_file(directory / MANIFEST) as stream:
         stream.write(manifest.model_dump_json(indent=1).encode("utf-8") + b"\n")
@@ -95,13 +109,10 @@ def _place_split(
     target = directory / split
     target.mkdir()
     shards: list[Shard] = []
-    for unit in units:
-        for shard in results[unit].shards[split]:
-            old = unit.directory(job) / split / shard.name
-            new = target / f"{len(shards):05d}"
-            os.rename(bin_path(old), bin_path(new))
-            os.rename(idx_path(old), idx_path(new))
-            shards.append(shard.model_copy(update={"name": new.name}))
+    for old, new, shard in _places(job, units, results, directory, split):
+        os.rename(bin_path(old), bin_path(new))
+        os.rename(idx_path(old), idx_path(new))
+        shards.append(shard.model_copy(update={"name": new.name}))
     Files().sync_directory(target)
     return Split(
         shards=tuple(shards),
@@ -110,7 +121,19 @@ def _place_split(
     )
 
 
-def _versions() -> dict[str, str]:
+def _places(
+    job: Job, units: Sequence[Unit], results: Mapping[Unit, UnitResult], directory: Path, split: SplitName
+) -> Iterator[tuple[Path, Path, Shard]]:
+    """Where every shard of a split is written, where it goes, and its record."""
+    number = 0
+    for unit in units:
+        for shard in results[unit].shards[split]:
+            yield unit.directory(job) / split / shard.name, directory / split / f"{number:05d}", shard
+            number += 1
+
+
+def library_versions() -> dict[str, str]:
+    """The versions that may decide the ids."""
     versions = {"megatron_glm": megatron_glm.__version__}
     for library in _LIBRARIES:
         try:

@@ -19,6 +19,10 @@ from megatron_glm.errors import DataError
 _TICK_SECONDS = 0.5
 
 
+class ResumableError(DataError):
+    """A failure after which what is finished is kept, and the same command continues."""
+
+
 def available_cores() -> int:
     """Cores this process may use: a batch system grants fewer than the machine has."""
     return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
@@ -59,7 +63,7 @@ def run_all(
         tick: called every half second, to show progress.
 
     Raises:
-        DataError: a worker process died.
+        ResumableError: a worker process died.
         Whatever a task raised first.
     """
     pending: dict[Future[Any], tuple[Any, ...]] = {executor.submit(*task): task for task in tasks}
@@ -73,8 +77,9 @@ def run_all(
                 last_tick = time.monotonic()
                 tick()
     except BrokenProcessPool as error:
-        raise DataError(
-            "a worker process was killed, perhaps for want of memory; nothing was written, try fewer --workers"
+        raise ResumableError(
+            "a worker process was killed, perhaps for want of memory; "
+            "continue with the same command, perhaps with fewer --workers"
         ) from error
     finally:
         if pending:

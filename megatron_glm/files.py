@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import hashlib
 import os
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import BinaryIO
@@ -92,11 +92,17 @@ def atomic_file(path: Path, files: Files | None = None) -> Iterator[BinaryIO]:
 
 
 @contextmanager
-def atomic_directory(path: Path, files: Files | None = None) -> Iterator[Path]:
+def atomic_directory(
+    path: Path, files: Files | None = None, *, keeps: Callable[[BaseException], bool] | None = None
+) -> Iterator[Path]:
     """A temporary directory that becomes `path` when the block ends well, and is removed when it fails.
 
     One process at a time: it holds a lock beside `path`, and a temporary directory that no one holds was left
     by a process that was killed, so it is removed.
+
+    Args:
+        keeps: whether the temporary directory stays after this failure. If given, a directory that was left is
+            not removed but found in the block as it is, to be continued.
 
     Raises:
         FileExistsError: `path` is there and not empty.
@@ -104,28 +110,29 @@ def atomic_directory(path: Path, files: Files | None = None) -> Iterator[Path]:
     """
     files = files or Files()
     path.parent.mkdir(parents=True, exist_ok=True)
-    with exclusive(path.with_name(f".{path.name}{LOCK_SUFFIX}")), _published(path, files) as temporary:
+    with exclusive(path.with_name(f".{path.name}{LOCK_SUFFIX}")), _published(path, files, keeps) as temporary:
         yield temporary
 
 
 @contextmanager
-def _published(path: Path, files: Files) -> Iterator[Path]:
+def _published(path: Path, files: Files, keeps: Callable[[BaseException], bool] | None) -> Iterator[Path]:
     if path.is_dir() and not any(path.iterdir()):
         files.remove_directory(path)
     if path.exists():
         raise FileExistsError(f"{path} exists already")
     temporary = temporary_name(path)
-    if temporary.exists():
+    if temporary.exists() and keeps is None:
         files.remove_tree(temporary)
-    files.make_directory(temporary)
+    if not temporary.exists():
+        files.make_directory(temporary)
     try:
         yield temporary
         files.sync_directory(temporary)
         files.rename(temporary, path)
         files.sync_directory(path.parent)
-    except BaseException:
+    except BaseException as error:
         with suppress(OSError):
-            if temporary.exists():
+            if temporary.exists() and not (keeps and keeps(error)):
                 files.remove_tree(temporary)
         raise
 

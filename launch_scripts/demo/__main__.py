@@ -95,12 +95,14 @@ def stages(paths: Paths, args: argparse.Namespace) -> list[Stage]:
             lambda: _python(
                 "data_tools.preprocess",
                 *("--input", paths.corpus, "--tokenizer", paths.tokenizer, "--output", paths.data),
-                *("--held-out", 0.05, "--workers", PROCESSES),
+                # Begun anew: the chain may have made another tokenizer since it was interrupted.
+                *("--held-out", 0.05, "--workers", PROCESSES, "--restart"),
             ),
             inputs=(
                 paths.corpus,
                 paths.tokenizer,
-                *_tools("preprocess", "units", "workers", "split_writer", "publish", "progress"),
+                *_tools("preprocess", "estimate", "resume", "units", "workers"),
+                *_tools("split_writer", "publish", "progress"),
                 *reading,
                 *_code("megatron_glm/data/indexed.py", "megatron_glm/data/manifest.py"),
             ),

@@ -73,7 +73,7 @@ class SampleDataset:
 
     def sample(self, index: int) -> Sample:
         """The sample with a global index; it is empty (T = 0) where its window has nothing to mask."""
-        return self.samples([index])[0]
+        return self.trace(index)[1]
 
     @property
     def probabilities(self) -> tuple[float, ...]:
@@ -87,13 +87,11 @@ class SampleDataset:
         return origin, self._mixture.sample(index, window, objective)
 
     def samples(self, indices: Sequence[int] | np.ndarray) -> list[Sample]:
-        """Several samples at once: the same ones, with their windows located together."""
+        """Several samples at once: the same ones, located, drawn and laid out together."""
         indices = np.asarray(indices, np.int64)
-        located = zip(indices.tolist(), *(place.tolist() for place in self._order.locate(indices)), strict=True)
-        return [
-            self._mixture.sample(index, self._streams[source].pieces(start, stop))
-            for index, source, start, stop in located
-        ]
+        located = zip(*(place.tolist() for place in self._order.locate(indices)), strict=True)
+        windows = [self._streams[source].pieces(start, stop) for source, start, stop in located]
+        return self._mixture.samples(indices, windows)
 
 
 class HeldOutDataset:

@@ -101,7 +101,7 @@ class ShardSet:
 
 def _holder(starts: np.ndarray, place: int) -> int:
     """The shard that holds a place: the last that starts at or before it, as those with an equal start are empty."""
-    return int(np.searchsorted(starts, place, side="right")) - 1
+    return int(starts.searchsorted(place, side="right")) - 1
 
 
 def _check_size(path: Path, expected: int) -> None:

@@ -85,7 +85,7 @@ class Stream:
 
     def _document_at(self, place: int) -> int:
         # The shard first: a search through the starts of all documents would open a shard at every step.
-        shard = int(np.searchsorted(self._shard_starts, place, side="right")) - 1
+        shard = int(self._shard_starts.searchsorted(place, side="right")) - 1
         low, high = self._shards.shard_documents[shard : shard + 2].tolist()
         return bisect_right(range(high), place, low, key=self._start_of) - 1
 

@@ -50,10 +50,44 @@ def layout(
         span_order: int64 [K], indices of `spans` in the order of part B: those of segment 0 first, and so on.
         block_tokens: int32 [n], the text as the inputs of part B have it; default: `tokens`.
     """
-    n, num_segments = len(tokens), len(bounds) - 1
     starts = np.fromiter((span.start for span in spans), np.int64, len(spans))
     stops = np.fromiter((span.stop for span in spans), np.int64, len(spans))
     has_end = np.fromiter((not span.ends_text for span in spans), bool, len(spans))
+    return lay_out(
+        tokens,
+        bounds,
+        starts,
+        stops,
+        has_end,
+        span_order,
+        masks=mask,
+        start_of_piece=start_of_piece,
+        end_of_piece=end_of_piece,
+        block_tokens=block_tokens,
+    )
+
+
+def lay_out(
+    tokens: np.ndarray,
+    bounds: np.ndarray,
+    starts: np.ndarray,
+    stops: np.ndarray,
+    has_end: np.ndarray,
+    span_order: np.ndarray,
+    *,
+    masks: int | np.ndarray,
+    start_of_piece: int,
+    end_of_piece: int,
+    block_tokens: np.ndarray | None = None,
+) -> Layout:
+    """`layout` with its spans as arrays; the segments may be those of many samples.
+
+    Args:
+        starts, stops: int64 [K], of the spans.
+        has_end: bool [K], false for spans in prefix form.
+        masks: the id that stands for a span, or one for each of them: int [K].
+    """
+    n, num_segments = len(tokens), len(bounds) - 1
     span_segment = np.searchsorted(bounds, starts, side="right") - 1
 
     # Part A: of each span only the first token stays, as the mask.
@@ -64,7 +98,7 @@ def layout(
     kept_before = np.zeros(n + 1, np.int64)  # tokens of part A before each place of the text
     np.cumsum(stays, out=kept_before[1:])
     corrupted = tokens.copy()
-    corrupted[starts] = mask
+    corrupted[starts] = masks
     part_a = corrupted[stays]
     a_bounds = kept_before[bounds]
     mask_position = kept_before[starts] - a_bounds[span_segment]
@@ -74,7 +108,7 @@ def layout(
     has_end = has_end[span_order]
     slots = lengths + has_end
     first_slot = np.cumsum(slots) - slots
-    span_of = np.repeat(np.arange(len(spans)), slots)
+    span_of = np.repeat(np.arange(len(starts)), slots)
     in_span = np.arange(len(span_of)) - first_slot[span_of]
     source = starts[span_order][span_of] + in_span
     part_b = (tokens if block_tokens is None else block_tokens)[source - 1]

@@ -7,15 +7,18 @@ same for any number of processes, any batch size and after any resume.
 from __future__ import annotations
 
 from bisect import bisect_right
+from collections.abc import Sequence
 from itertools import accumulate
 from typing import TYPE_CHECKING
 
 import numpy as np
 
 from megatron_glm.errors import ConfigError
+from megatron_glm.objective.batch_spans import RowSpans, document_row_spans, join, row_spans, token_row_spans
 from megatron_glm.objective.document import document_spans
-from megatron_glm.objective.layout import layout
-from megatron_glm.objective.randomness import Draws, Purpose
+from megatron_glm.objective.layout import Layout, lay_out, layout
+from megatron_glm.objective.randomness import BatchDraws, Draws, Purpose
+from megatron_glm.objective.row import Row, parts, row_of
 from megatron_glm.objective.sample import Objective, Sample
 from megatron_glm.objective.segments import Segments, cut_short, segment
 from megatron_glm.objective.sentence import sentence_spans
@@ -27,6 +30,7 @@ if TYPE_CHECKING:
     from megatron_glm.config.schema import Objective as ObjectiveConfig
     from megatron_glm.tokenizer.base import SpecialTokens
 
+_TOGETHER = 256  # samples: enough to hide the cost of a call, few enough to stay in the cache
 _SHORTEST_SEQUENCE = 32  # tokens, as in the original
 
 
@@ -133,6 +137,106 @@ class Mixture:
             block_tokens=self._corrupted(segments.tokens, draws) if corrupt else None,
         )
         return Sample(index, objective, *arrays, yielded=spans.yielded)
+
+    def samples(self, indices: np.ndarray, windows: Sequence[Window]) -> list[Sample]:
+        """`sample` of each index and window, in training: the same samples, drawn and laid out together.
+
+        Args:
+            indices: global sample indices, int64 [k].
+
+        Raises:
+            ValueError: a window that is too long, or whose pieces do not begin with [CLS].
+        """
+        made: list[Sample] = []
+        for first in range(0, len(windows), _TOGETHER):
+            some = slice(first, first + _TOGETHER)
+            made += self._together(indices[some], windows[some])
+        return made
+
+    def _together(self, indices: np.ndarray, windows: Sequence[Window]) -> list[Sample]:
+        for window in windows:
+            self._check(window)
+        draws = BatchDraws(self._seed, indices)
+        single = draws.ones(Purpose.SINGLE_SPAN) < self._config.single_span_probability
+        shares = np.array(self._cumulative)
+        drawn = np.searchsorted(shares, draws.ones(Purpose.OBJECTIVE) * shares[-1], side="right")
+        objectives = np.where(single, Objective.TOKEN, drawn)
+        short = draws.ones(Purpose.SHORT_SEQUENCE) < self._config.short_sequence_probability
+        if short.any():
+            windows = [
+                self._cut_short(window, Draws(self._seed, index)) if is_short else window
+                for index, window, is_short in zip(indices.tolist(), windows, short.tolist(), strict=True)
+            ]
+        row = row_of(windows, self._maskable, short | self._isolate)
+        spans = self._row_spans(row, indices, objectives, single, draws)
+        layouts = parts(self._row_layout(row, spans, objectives, draws), row.segment_bounds)
+        return [
+            Sample(index, Objective(objective), *arrays, yielded=yielded)
+            for index, objective, arrays, yielded in zip(
+                indices.tolist(), objectives.tolist(), layouts, spans.yielded.tolist(), strict=True
+            )
+        ]
+
+    def _row_layout(self, row: Row, spans: RowSpans, objectives: np.ndarray, draws: BatchDraws) -> Layout:
+        in_order = np.argsort(spans.starts)
+        starts, stops, has_end = (each[in_order] for each in (spans.starts, spans.stops, spans.has_end))
+        sample = np.searchsorted(row.sample_bounds, starts, side="right") - 1
+        order = np.arange(len(starts))
+        if self._config.shuffle_spans:
+            numbers = draws.at(Purpose.ORDER, sample, starts - row.sample_bounds[sample])
+            order = np.lexsort((numbers, np.searchsorted(row.bounds, starts, side="right")))
+        return lay_out(
+            row.tokens,
+            row.bounds,
+            starts,
+            stops,
+            has_end,
+            order,
+            masks=np.array([self._masks[objective] for objective in Objective])[objectives[sample]],
+            start_of_piece=self._special.start_of_piece,
+            end_of_piece=self._special.end_of_piece,
+            block_tokens=self._corrupted_row(row, objectives == Objective.TOKEN, draws),
+        )
+
+    def _row_spans(
+        self, row: Row, indices: np.ndarray, objectives: np.ndarray, single: np.ndarray, draws: BatchDraws
+    ) -> RowSpans:
+        """Of the common objectives together, of sentences and single spans sample by sample."""
+        config = self._config
+        room = (self.capacity - np.diff(row.sample_bounds)) // 2
+        max_spans = np.minimum(config.max_spans, room)
+        token = row.runs.of((objectives == Objective.TOKEN) & ~single)
+        document = row.runs.of(objectives == Objective.DOCUMENT)
+        found = [
+            token_row_spans(token, draws, self._lengths, config.token_ratio, max_spans, self._longest),
+            document_row_spans(
+                row.tokens,
+                document,
+                draws,
+                config.document_min_ratio,
+                config.prefix_probability,
+                self._special.eos,
+                max_spans,
+                self._longest,
+            ),
+        ]
+        for sample in np.flatnonzero(single | (objectives == Objective.SENTENCE)).tolist():
+            spans = self._spans(
+                Objective(objectives[sample]),
+                row.segments_of(sample),
+                Draws(self._seed, int(indices[sample])),
+                single=bool(single[sample]),
+            )
+            found.append(row_spans(spans, sample, row.sample_bounds))
+        return join(found)
+
+    def _corrupted_row(self, row: Row, is_token: np.ndarray, draws: BatchDraws) -> np.ndarray | None:
+        probability = self._config.block_mask_probability
+        if probability == 0:
+            return None
+        sample = np.repeat(np.arange(len(is_token)), np.diff(row.sample_bounds))
+        numbers = draws.at(Purpose.CORRUPTION, sample, np.arange(len(sample)) - row.sample_bounds[sample])
+        return np.where(is_token[sample] & (numbers < probability), np.int32(self._special.block_mask), row.tokens)
 
     def _check(self, window: Window) -> None:
         if len(window.tokens) > self._window:

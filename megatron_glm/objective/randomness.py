@@ -62,6 +62,40 @@ class Draws:
         return (bits >> np.uint64(11)) * _UNIT
 
 
+class BatchDraws:
+    """The random numbers of many samples: those of their `Draws`, with all addresses of a purpose asked for at once.
+
+    Args:
+        seed: of the run, 0 <= seed < 2**63.
+        indices: global sample indices, int64 [k].
+    """
+
+    def __init__(self, seed: int, indices: np.ndarray):
+        self._keys = _mix_many(indices.astype(np.uint64) + np.uint64(_mix(seed)))
+
+    def at(self, purpose: Purpose, samples: np.ndarray, places: np.ndarray) -> np.ndarray:
+        """The number of each place of a sample: int64 [n], int64 [n] -> float64 [n].
+
+        Args:
+            samples: which of `indices`, as their places there.
+        """
+        bits = _mix_many(self._keys + np.uint64(purpose))[samples]
+        bits += (places + 1).astype(np.uint64) * np.uint64(_WEYL)
+        return (_mix_many(bits) >> np.uint64(11)) * _UNIT
+
+    def ones(self, purpose: Purpose) -> np.ndarray:
+        """The number of each sample as a whole: float64 [k]."""
+        samples = np.arange(len(self._keys))
+        return self.at(purpose, samples, np.zeros_like(samples))
+
+
+def _mix_many(x: np.ndarray) -> np.ndarray:
+    """`_mix` of each: uint64 [n] -> uint64 [n]."""
+    for shift, multiplier in zip((30, 27), _MULTIPLIERS, strict=True):
+        x = (x ^ x >> np.uint64(shift)) * np.uint64(multiplier)
+    return x ^ x >> np.uint64(31)
+
+
 def _mix(x: int) -> int:
     """The splitmix64 finalizer: every input bit reaches every output bit."""
     x = (x ^ x >> 30) * _MULTIPLIERS[0] & _MASK

@@ -30,7 +30,7 @@ def segment(window: Window, maskable: np.ndarray, *, isolate: bool) -> Segments:
         isolate: every piece is a segment of its own; otherwise all together are one, as in the original.
     """
     tokens, bounds = window.tokens, window.starts.astype(np.int64)
-    starts, stops = _runs(maskable[tokens])
+    starts, stops = runs_of(maskable[tokens])
     piece = np.searchsorted(bounds, starts, side="right") - 1
     lengths = np.diff(bounds)
     useful = np.zeros(len(lengths), bool)
@@ -71,7 +71,7 @@ def cut_short(window: Window, sentence_end: np.ndarray, cls: int, length: int) -
     return Window(tokens, np.sort(np.concatenate([old_starts, new_starts])).astype(np.int32))
 
 
-def _runs(maskable: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+def runs_of(maskable: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
     """Starts and stops of the stretches of true: bool [n] -> int64 [R], int64 [R]."""
     padded = np.zeros(len(maskable) + 2, bool)
     padded[1:-1] = maskable

@@ -8,6 +8,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from itertools import accumulate
 
+import numpy as np
+
 _NEGLIGIBLE = 2.0**-60  # below what a 53-bit random number can tell from nothing
 
 
@@ -67,11 +69,17 @@ class SpanLengths:
             if weights[-1] < _NEGLIGIBLE:
                 break
         self._cumulative = list(accumulate(weights))
+        self._table = np.array(self._cumulative)
 
     def draw(self, u: float, limit: int) -> int:
         """The length that u in [0, 1) selects, given that it is at most `limit` tokens."""
         limit = min(limit, len(self._cumulative))
         return 1 + bisect_right(self._cumulative, u * self._cumulative[limit - 1], 0, limit - 1)
+
+    def draw_many(self, u: np.ndarray, limit: np.ndarray) -> np.ndarray:
+        """`draw` of each: float64 [n], int64 [n] -> int64 [n]."""
+        last = np.minimum(limit, len(self._table)) - 1
+        return 1 + np.minimum(np.searchsorted(self._table, u * self._table[last], side="right"), last)
 
 
 def place_apart(lengths: Sequence[int], n: int, numbers: Sequence[float]) -> list[int]:

@@ -115,3 +115,26 @@ def test_the_hash_of_a_file_is_that_of_its_bytes(tmp_path):
     data = bytes(range(256)) * 10_000
     (tmp_path / "x").write_bytes(data)
     assert sha256_of(tmp_path / "x") == hashlib.sha256(data).hexdigest()
+
+
+def test_a_directory_that_is_to_be_continued_is_found_as_the_failure_left_it(tmp_path):
+    target = tmp_path / "data"
+
+    def keeps(error):
+        return isinstance(error, KeyboardInterrupt)
+
+    def fail(error, name):
+        with atomic_directory(target, keeps=keeps) as directory:
+            (directory / name).write_text("half")
+            raise error
+
+    with pytest.raises(KeyboardInterrupt):
+        fail(KeyboardInterrupt(), "first")
+    assert [path.name for path in tmp_path.iterdir()] == [".data.tmp"]
+    with atomic_directory(target, keeps=keeps) as directory:
+        assert [path.name for path in directory.iterdir()] == ["first"]
+    assert [path.name for path in tmp_path.iterdir()] == ["data"]
+    target.rename(tmp_path / "other")
+    with pytest.raises(ValueError, match="no use"):
+        fail(ValueError("no use"), "second")
+    assert [path.name for path in tmp_path.iterdir()] == ["other"]

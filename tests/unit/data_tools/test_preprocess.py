@@ -280,30 +280,31 @@ def test_a_second_run_on_one_output_is_refused_and_the_first_goes_on(tmp_path, l
 
 
 @pytest.mark.distributed
-def test_a_killed_worker_ends_the_run_within_seconds_and_leaves_nothing(tmp_path, long_run):
+def test_a_killed_worker_ends_the_run_within_seconds_and_no_output_appears(tmp_path, long_run):
     os.kill(workers_of(long_run)[0], signal.SIGKILL)
     start = time.monotonic()
     errors = long_run.communicate(timeout=30)[1]
     assert long_run.returncode == 2
     assert "error: a worker process was killed" in errors
     assert "Traceback" not in errors
+    assert "continue with the same command" in errors
     assert time.monotonic() - start < 5
-    assert list((tmp_path / "out").iterdir()) == []
+    assert [path.name for path in (tmp_path / "out").iterdir()] == [".data.tmp"]
 
 
 @pytest.mark.distributed
 @pytest.mark.parametrize(("number", "to_all"), [("SIGINT", True), ("SIGTERM", False)])
-def test_an_interrupt_ends_the_run_and_leaves_nothing(tmp_path, long_run, number, to_all):
+def test_an_interrupt_ends_the_run_and_no_output_appears(tmp_path, long_run, number, to_all):
     (os.killpg if to_all else os.kill)(long_run.pid, getattr(signal, number))
     errors = long_run.communicate(timeout=30)[1]
     assert long_run.returncode == 130
-    assert errors.strip().endswith("interrupted")
+    assert errors.strip().endswith("continue with the same command\ninterrupted")
     assert "Traceback" not in errors
-    assert list((tmp_path / "out").iterdir()) == []
+    assert [path.name for path in (tmp_path / "out").iterdir()] == [".data.tmp"]
 
 
 @pytest.mark.distributed
-def test_workers_end_with_a_killed_parent_and_the_next_run_starts_clean(tmp_path, long_run, build, prose):
+def test_workers_end_with_a_killed_parent_and_a_restart_begins_clean(tmp_path, long_run, build, prose):
     workers = workers_of(long_run)
     os.kill(long_run.pid, signal.SIGKILL)
     long_run.wait()
@@ -312,5 +313,8 @@ def test_workers_end_with_a_killed_parent_and_the_next_run_starts_clean(tmp_path
         time.sleep(0.05)
     assert not any(Path(f"/proc/{pid}/status").exists() for pid in workers)
     assert sorted(path.name for path in (tmp_path / "out").iterdir()) == [".data.lock", ".data.tmp"]
-    build(prose(tmp_path / "small.txt", 5), name="out/data")
+    small = prose(tmp_path / "small.txt", 5)
+    with pytest.raises(DataError, match=r"--input: file 1 is '.*small.txt', it was '.*a.txt', .* --restart"):
+        build(small, name="out/data")
+    build(small, name="out/data", restart=True)
     assert [path.name for path in (tmp_path / "out").iterdir()] == ["data"]

@@ -1,0 +1,164 @@
+"""What a run will come to, from a sample of its inputs: documents, tokens, shards, disk and time."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import time
+from collections.abc import Iterator, Sequence
+from contextlib import suppress
+from dataclasses import dataclass
+from math import ceil
+from pathlib import Path
+
+from data_tools.documents import DocumentReader
+from data_tools.inputs import InputFile, Range, cut_at
+from data_tools.units import batches
+from megatron_glm.data.indexed import dtype_for
+from megatron_glm.errors import DataError
+from megatron_glm.files import temporary_name
+from megatron_glm.tokenizer.base import Tokenizer
+
+_SPOTS, _SPOT_BYTES = 32, 1 << 18
+_INDEX_BYTES = 20  # of the .idx, for one document
+_SHARD_BYTES = 1024  # of headers and of the manifest
+# A plain corpus grows at most twelvefold (documents of one letter), and few compressed ones are denser than this.
+_LARGEST_GROWTH = 100
+
+
+@dataclass(frozen=True)
+class Sample:
+    """What was read: bytes of the input files, bytes of UTF-8 text, tokens with eos; seconds on one core."""
+
+    input_bytes: int = 0
+    text_bytes: int = 0
+    documents: int = 0
+    tokens: int = 0
+    seconds: float = 0.0
+
+
+@dataclass(frozen=True)
+class Estimate:
+    """What a whole run will come to; bytes, and seconds on one core."""
+
+    sample: Sample
+    input_bytes: int
+    documents: int
+    tokens: int
+    shards: int
+    disk_bytes: int
+    core_seconds: float
+
+
+def estimate(
+    inputs: Sequence[InputFile],
+    tokenizer: Tokenizer,
+    *,
+    text_key: str,
+    held_out: float,
+    shard_tokens: int,
+    units: int,
+) -> Estimate:
+    """Scale a sample of about 8 MB, spread evenly over the inputs, to the whole.
+
+    Args:
+        units: units of the run; each has shards of its own.
+
+    Raises:
+        DataError: the sample holds a document that cannot be read, or none.
+    """
+    sample = _read_sample(inputs, tokenizer, text_key)
+    total = sum(file.bytes for file in inputs)
+    growth = total / sample.input_bytes
+    documents, tokens = round(sample.documents * growth), round(sample.tokens * growth)
+    shards = 0
+    for part in (1 - held_out, held_out):
+        filled = 1 - (1 - part) ** (documents / units)  # share of the units with a document of this split
+        shards += ceil(units * filled * ceil(tokens * part / units / shard_tokens))
+    disk = tokens * dtype_for(tokenizer.vocab_size).itemsize + documents * _INDEX_BYTES + shards * _SHARD_BYTES
+    return Estimate(sample, total, documents, tokens, shards, disk, sample.seconds * growth)
+
+
+def may_fill_disk(inputs: Sequence[InputFile], output: Path) -> bool:
+    """Whether the disk is so full that an estimate is worth its seconds."""
+    return available_bytes(output) < _LARGEST_GROWTH * sum(file.bytes for file in inputs)
+
+
+def check_disk(expected: Estimate, output: Path) -> None:
+    """Foresee a full disk.
+
+    Raises:
+        DataError: the output will not fit.
+    """
+    if expected.disk_bytes > (free := available_bytes(output)):
+        raise DataError(
+            f"--output: '{output}' needs about {expected.disk_bytes / 1e9:.3g} GB, its disk has {free / 1e9:.3g} GB; "
+            "free space or name another directory"
+        )
+
+
+def available_bytes(output: Path) -> int:
+    """Bytes that the output may take: what is free, and what an interrupted run has written of it."""
+    written = 0
+    for parent, _, names in os.walk(temporary_name(output)):
+        for name in names:
+            with suppress(FileNotFoundError):  # another process is writing there, and will be noticed by its lock
+                written += Path(parent, name).stat().st_size
+    place = next(path for path in output.absolute().parents if path.exists())
+    return shutil.disk_usage(place).free + written
+
+
+def report(expected: Estimate, output: Path, dtype: str, workers: int) -> Iterator[str]:
+    """The lines of a dry run."""
+    sample = expected.sample
+    share = sample.input_bytes / expected.input_bytes
+    rate = sample.input_bytes / max(sample.seconds, 1e-9) / 1e6
+    yield (
+        f"sample     {sample.documents:,} documents, {sample.input_bytes / 1e6:,.1f} of "
+        f"{expected.input_bytes / 1e6:,.1f} MB of input ({share:.3g} of it), spread evenly"
+    )
+    yield f"documents  about {expected.documents:,}"
+    yield f"tokens     about {expected.tokens:,} as {dtype} ({sample.text_bytes / sample.tokens:.2f} bytes/token)"
+    yield f"shards     about {expected.shards:,}"
+    yield f"disk       about {expected.disk_bytes / 1e9:.3g} GB of {available_bytes(output) / 1e9:.3g} GB there"
+    yield (
+        f"time       about {expected.core_seconds / workers:,.0f} s for {workers} processes "
+        f"at {rate:.1f} MB/s of input each"
+    )
+
+
+def _read_sample(inputs: Sequence[InputFile], tokenizer: Tokenizer, text_key: str) -> Sample:
+    input_bytes = text_bytes = documents = tokens = 0
+    start = time.monotonic()
+    for part, limit in _sample_parts(inputs):
+        reader = DocumentReader(part, text_key)
+        for batch in batches(reader):
+            kept = [text for text in batch if text.strip()]
+            documents += len(kept)
+            text_bytes += sum(len(text.encode("utf-8")) for text in kept)
+            tokens += sum(len(ids) + 1 for ids in tokenizer.encode_batch(kept))
+            if reader.bytes_read >= limit:
+                break
+        input_bytes += reader.bytes_read
+    if not documents:
+        raise DataError(f"--input: a sample of {input_bytes} bytes holds no document; name files with text")
+    return Sample(input_bytes, text_bytes, documents, tokens, time.monotonic() - start)
+
+
+def _sample_parts(inputs: Sequence[InputFile]) -> Iterator[tuple[Range, int]]:
+    """Parts of the inputs, and after how many bytes of each to stop; all of a corpus that is small."""
+    total = sum(file.bytes for file in inputs)
+    if total <= _SPOTS * _SPOT_BYTES:
+        yield from ((Range(file, 0, file.bytes), file.bytes) for file in inputs)
+        return
+    begin = 0
+    places = [total * spot // _SPOTS for spot in range(_SPOTS)]
+    for file in inputs:
+        inside = [place - begin for place in places if begin <= place < begin + file.bytes]
+        if file.decompress is not None and inside:
+            yield Range(file, 0, file.bytes), _SPOT_BYTES * len(inside)  # only its beginning can be reached
+        elif inside:
+            for place in inside:
+                if (part := cut_at(file, place, _SPOT_BYTES)) is not None:
+                    yield part, part.stop - part.start
+        begin += file.bytes
