@@ -3,15 +3,10 @@
 from __future__ import annotations
 
 import argparse
-import os
 import sys
-import time
 
-from megatron_glm.command import EXIT_USER_ERROR, run_command
-from megatron_glm.errors import RankError, UserError
-
-# The launcher ends all processes when it sees one fail: rank 0 needs a moment to say why.
-_GRACE_SECONDS = 3.0
+from megatron_glm.command import run_command
+from megatron_glm.training.launchers import told_once
 
 
 def build_parser() -> argparse.ArgumentParser:
@@ -19,7 +14,7 @@ def build_parser() -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser(
         prog="pretrain_glm.py",
         description="Pretrain GLM on the shards that data_tools.preprocess wrote.",
-        epilog="Start it with `deepspeed` for several processes; alone it runs one process.",
+        epilog="Start it with `deepspeed`, torchrun, mpiexec or srun for several processes; alone it runs one.",
     )
     parser.add_argument("--config", required=True, help="YAML file, for example configs/glm_large.yaml")
     parser.add_argument(
@@ -33,13 +28,8 @@ def build_parser() -> argparse.ArgumentParser:
 
 
 def run(args: argparse.Namespace) -> None:
-    try:
+    with told_once():
         _pretrain(args)
-    except UserError as error:
-        if os.environ.get("RANK", "0") == "0" or isinstance(error, RankError):
-            raise
-        time.sleep(_GRACE_SECONDS)
-        sys.exit(EXIT_USER_ERROR)
 
 
 def _pretrain(args: argparse.Namespace) -> None:

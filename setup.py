@@ -41,14 +41,25 @@ setup(
         "gpu": ["triton>=3.6"],
         "release": ["transformers>=4.57"],
         "mpi": ["mpi4py>=4.0"],
+        "arrow": ["pyarrow>=18"],  # Parquet and saved Hugging Face datasets
+        "fast": ["gigatoken>=0.10", "nanotoken>=0.1"],  # BPE and WordPiece
+        "sentences": ["nupunkt>=0.8"],  # preprocess --sentences
+        "benchmarks": ["datatrove>=0.10"],  # a peer in benchmarks/preprocess_throughput.py
         "tracking": ["tensorboard>=2.17", "wandb>=0.18"],
         "test": [
             "pytest>=8",
+            "pytest-xdist>=3.6",
             "hypothesis>=6.100",
             "scipy>=1.13",
             "ruff>=0.9",
             "transformers>=4.57",
             "megatron-core>=0.16",
+            "mpi4py>=4.0",
+            "mpich>=4.3",  # mpiexec, in the environment's bin
+            "pyarrow>=18",
+            "nupunkt>=0.8",
+            "gigatoken>=0.10",
+            "nanotoken>=0.1",
         ],
     },
     entry_points={"console_scripts": ["glm=megatron_glm.cli:main"]},

@@ -18,6 +18,7 @@ import sys
 import tempfile
 import time
 from collections.abc import Callable, Sequence
+from hashlib import sha256
 from pathlib import Path
 
 import numpy as np
@@ -91,7 +92,7 @@ def measure(shards: ShardSet, shares: dict[str, float], args: argparse.Namespace
         isolate_documents=True,
         seed=SEED,
     )
-    dataset = SampleDataset([stream], order, mixture)
+    dataset = SampleDataset([stream], order, [mixture])
     indices = np.arange(args.samples)
 
     def alone() -> None:
@@ -135,13 +136,17 @@ def write_corpus(directory: Path, num_tokens: int, mean: int) -> None:
     pair = {"bin": bin_path(prefix), "idx": idx_path(prefix)}
     shard = Shard(
         name=prefix.name,
+        input=0,
         documents=documents,
         tokens=tokens,
         **{f"{kind}_bytes": path.stat().st_size for kind, path in pair.items()},
         **{f"{kind}_sha256": sha256_of(path) for kind, path in pair.items()},
+        origins_bytes=0,
+        origins_sha256=sha256(b"").hexdigest(),
     )
     source = Input(
         path="random",
+        unit="byte",
         bytes=0,
         sha256="0" * 64,
         documents_in=documents,

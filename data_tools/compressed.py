@@ -6,11 +6,11 @@ would lose its end in silence. Here the end of the file must be the end of a fra
 
 from __future__ import annotations
 
-import gzip
 import io
 import zlib
-from collections.abc import Iterator
-from typing import BinaryIO
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any, BinaryIO
 
 import zstandard
 
@@ -18,38 +18,44 @@ from megatron_glm.errors import DataError
 
 _READ_BYTES = 1 << 16
 _LARGEST_WINDOW = 1 << 31  # files packed with `zstd --long=31` are common among corpora
+_GZIP_WINDOW = 31  # 15 bits, and 16 for a gzip header with its checksum
 
 
-def gzip_lines(raw: BinaryIO, path: str) -> Iterator[bytes]:
-    """Lines of all members of a gzip file.
+@dataclass(frozen=True)
+class _Format:
+    """How one frame (gzip: member) is unpacked, and which bytes may fill the room between two."""
 
-    Raises:
-        DataError: the file is truncated or damaged.
-    """
-    try:
-        yield from gzip.GzipFile(fileobj=raw, mode="rb")
-    except EOFError as error:
-        raise _truncated(path) from error
-    except (gzip.BadGzipFile, zlib.error) as error:
-        raise DataError(f"{path}: not a whole gzip file ({error}); fetch it again") from error
+    name: str
+    new_frame: Callable[[], Any]
+    error: type[Exception]
+    padding: bytes
 
 
-def zstd_lines(raw: BinaryIO, path: str) -> Iterator[bytes]:
-    """Lines of all frames of a Zstandard file.
+_GZIP = _Format("gzip", lambda: zlib.decompressobj(_GZIP_WINDOW), zlib.error, b"\0")  # as gzip(1) allows
+_ZSTD = _Format(
+    "Zstandard",
+    lambda: zstandard.ZstdDecompressor(max_window_size=_LARGEST_WINDOW).decompressobj(),
+    zstandard.ZstdError,
+    b"",
+)
 
-    Raises:
-        DataError: the file is truncated or damaged.
-    """
-    yield from io.BufferedReader(_ZstdStream(raw, path), _READ_BYTES)
+
+def gzip_stream(raw: BinaryIO, path: str) -> io.BufferedReader:
+    """The bytes of all members of a gzip file; reading raises DataError where it is truncated or damaged."""
+    return io.BufferedReader(_FrameStream(raw, path, _GZIP), _READ_BYTES)
 
 
-class _ZstdStream(io.RawIOBase):
+def zstd_stream(raw: BinaryIO, path: str) -> io.BufferedReader:
+    """The bytes of all frames of a Zstandard file; reading raises DataError where it is truncated or damaged."""
+    return io.BufferedReader(_FrameStream(raw, path, _ZSTD), _READ_BYTES)
+
+
+class _FrameStream(io.RawIOBase):
     """The decompressed bytes of a sequence of frames."""
 
-    def __init__(self, raw: BinaryIO, path: str):
-        self._raw, self._path = raw, path
-        self._decompressor = zstandard.ZstdDecompressor(max_window_size=_LARGEST_WINDOW)
-        self._frame: zstandard.ZstdDecompressionObj | None = None
+    def __init__(self, raw: BinaryIO, path: str, frames: _Format):
+        self._raw, self._path, self._format = raw, path, frames
+        self._frame: Any = None
         self._packed = b""
         self._ready = memoryview(b"")
 
@@ -72,17 +78,19 @@ class _ZstdStream(io.RawIOBase):
         self._packed = b""
         if not packed:
             if self._frame is not None:
-                raise _truncated(self._path)
+                raise DataError(
+                    f"{self._path}: truncated: the compressed data stop before their end; fetch the file again"
+                )
             return None
-        self._frame = self._frame or self._decompressor.decompressobj()
+        if self._frame is None:
+            packed = packed.lstrip(self._format.padding)
+            if not packed:
+                return b""
+            self._frame = self._format.new_frame()
         try:
             block = self._frame.decompress(packed)
-        except zstandard.ZstdError as error:
-            raise DataError(f"{self._path}: not a whole Zstandard file ({error}); fetch it again") from error
+        except self._format.error as error:
+            raise DataError(f"{self._path}: not a whole {self._format.name} file ({error}); fetch it again") from error
         if self._frame.eof:
             self._packed, self._frame = self._frame.unused_data, None
         return block
-
-
-def _truncated(path: str) -> DataError:
-    return DataError(f"{path}: truncated: the compressed data stop before their end; fetch the file again")

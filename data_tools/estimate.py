@@ -8,19 +8,24 @@ import time
 from collections.abc import Iterator, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
+from itertools import compress
 from math import ceil
 from pathlib import Path
 
-from data_tools.documents import DocumentReader
-from data_tools.inputs import InputFile, Range, cut_at
-from data_tools.units import batches
+import numpy as np
+
+from data_tools.documents import DocumentReader, Malformed
+from data_tools.inputs import InputFile, Range, cut, cut_at, whole
+from data_tools.units import batches, is_empty
 from megatron_glm.data.indexed import dtype_for
+from megatron_glm.data.manifest import Options
 from megatron_glm.errors import DataError
 from megatron_glm.files import temporary_name
 from megatron_glm.tokenizer.base import Tokenizer
 
 _SPOTS, _SPOT_BYTES = 32, 1 << 18
-_INDEX_BYTES = 20  # of the .idx, for one document
+_DOCUMENT_BYTES, _SEQUENCE_BYTES = 16, 12  # of the .idx and the origins
+_HASH_BYTES = 32  # that the search for duplicates keeps meanwhile, for one document at most
 _SHARD_BYTES = 1024  # of headers and of the manifest
 # A plain corpus grows at most twelvefold (documents of one letter), and few compressed ones are denser than this.
 _LARGEST_GROWTH = 100
@@ -33,6 +38,7 @@ class Sample:
     input_bytes: int = 0
     text_bytes: int = 0
     documents: int = 0
+    sequences: int = 0
     tokens: int = 0
     seconds: float = 0.0
 
@@ -50,32 +56,29 @@ class Estimate:
     core_seconds: float
 
 
-def estimate(
-    inputs: Sequence[InputFile],
-    tokenizer: Tokenizer,
-    *,
-    text_key: str,
-    held_out: float,
-    shard_tokens: int,
-    units: int,
-) -> Estimate:
+def estimate(inputs: Sequence[InputFile], tokenizer: Tokenizer, options: Options, *, units: int) -> Estimate:
     """Scale a sample of about 8 MB, spread evenly over the inputs, to the whole.
+
+    How many duplicates there are, a sample cannot tell; they are counted as if they stayed.
 
     Args:
         units: units of the run; each has shards of its own.
 
     Raises:
-        DataError: the sample holds a document that cannot be read, or none.
+        DataError: the sample holds a document that cannot be read, unless such are left out, or none that stays.
     """
-    sample = _read_sample(inputs, tokenizer, text_key)
+    sample = _read_sample(inputs, tokenizer, options)
     total = sum(file.bytes for file in inputs)
     growth = total / sample.input_bytes
     documents, tokens = round(sample.documents * growth), round(sample.tokens * growth)
     shards = 0
-    for part in (1 - held_out, held_out):
+    for part in (1 - options.held_out, options.held_out):
         filled = 1 - (1 - part) ** (documents / units)  # share of the units with a document of this split
-        shards += ceil(units * filled * ceil(tokens * part / units / shard_tokens))
-    disk = tokens * dtype_for(tokenizer.vocab_size).itemsize + documents * _INDEX_BYTES + shards * _SHARD_BYTES
+        shards += ceil(units * filled * ceil(tokens * part / units / options.shard_tokens))
+    disk = tokens * dtype_for(tokenizer.vocab_size).itemsize + shards * _SHARD_BYTES
+    disk += documents * _DOCUMENT_BYTES + round(sample.sequences * growth) * _SEQUENCE_BYTES
+    if options.dedupe == "exact":
+        disk += documents * _HASH_BYTES
     return Estimate(sample, total, documents, tokens, shards, disk, sample.seconds * growth)
 
 
@@ -127,38 +130,66 @@ def report(expected: Estimate, output: Path, dtype: str, workers: int) -> Iterat
     )
 
 
-def _read_sample(inputs: Sequence[InputFile], tokenizer: Tokenizer, text_key: str) -> Sample:
-    input_bytes = text_bytes = documents = tokens = 0
+def _read_sample(inputs: Sequence[InputFile], tokenizer: Tokenizer, options: Options) -> Sample:
+    input_bytes = text_bytes = documents = sequences = tokens = 0
     start = time.monotonic()
-    for part, limit in _sample_parts(inputs):
-        reader = DocumentReader(part, text_key)
-        for batch in batches(reader):
-            kept = [text for text in batch if text.strip()]
-            documents += len(kept)
-            text_bytes += sum(len(text.encode("utf-8")) for text in kept)
-            tokens += sum(len(ids) + 1 for ids in tokenizer.encode_batch(kept))
+    for part, limit in sample_parts(inputs):
+        reader = DocumentReader(part, options.text_key, None if options.malformed == "fail" else _leave_out)
+        for batch, _ in batches(reader):
+            texts = [text for text in batch if not is_empty(text)]
+            lengths, parts = _count(tokenizer, texts, sentences=options.sentences)
+            kept = lengths >= max(1, options.min_tokens)
+            documents += int(kept.sum())
+            sequences += int(parts[kept].sum())
+            tokens += int((lengths[kept] + 1).sum())
+            text_bytes += sum(len(text.encode("utf-8")) for text in compress(texts, kept))
             if reader.bytes_read >= limit:
                 break
         input_bytes += reader.bytes_read
     if not documents:
-        raise DataError(f"--input: a sample of {input_bytes} bytes holds no document; name files with text")
-    return Sample(input_bytes, text_bytes, documents, tokens, time.monotonic() - start)
+        raise DataError(f"--input: a sample of {input_bytes} bytes holds no document that stays; name files with text")
+    return Sample(input_bytes, text_bytes, documents, sequences, tokens, time.monotonic() - start)
 
 
-def _sample_parts(inputs: Sequence[InputFile]) -> Iterator[tuple[Range, int]]:
+def _leave_out(malformed: Malformed) -> None:
+    pass
+
+
+def _count(tokenizer: Tokenizer, texts: Sequence[str], *, sentences: bool) -> tuple[np.ndarray, np.ndarray]:
+    """Tokens and sequences of each text: int64 [k] each."""
+    if not sentences:
+        _, lengths = tokenizer.encode_flat(texts)
+        return lengths, np.ones(len(lengths), np.int64)
+    from data_tools.sentences import encode_sentences
+
+    encoded = encode_sentences(tokenizer, texts)
+    return encoded.lengths, encoded.sentences
+
+
+def sample_parts(inputs: Sequence[InputFile]) -> Iterator[tuple[Range, int]]:
     """Parts of the inputs, and after how many bytes of each to stop; all of a corpus that is small."""
     total = sum(file.bytes for file in inputs)
     if total <= _SPOTS * _SPOT_BYTES:
-        yield from ((Range(file, 0, file.bytes), file.bytes) for file in inputs)
+        yield from ((whole(file), file.bytes) for file in inputs)
         return
     begin = 0
     places = [total * spot // _SPOTS for spot in range(_SPOTS)]
     for file in inputs:
         inside = [place - begin for place in places if begin <= place < begin + file.bytes]
-        if file.decompress is not None and inside:
-            yield Range(file, 0, file.bytes), _SPOT_BYTES * len(inside)  # only its beginning can be reached
-        elif inside:
-            for place in inside:
-                if (part := cut_at(file, place, _SPOT_BYTES)) is not None:
-                    yield part, part.stop - part.start
+        if inside:
+            yield from _parts_at(file, inside)
         begin += file.bytes
+
+
+def _parts_at(file: InputFile, places: Sequence[int]) -> Iterator[tuple[Range, int]]:
+    """Parts of a file at these bytes of it, and after how many bytes of each to stop."""
+    if file.unit == "row":
+        for part in cut(file, 1):  # of a row group only the beginning
+            if spots := sum(part.extent[0] <= place < part.extent[1] for place in places):
+                yield part, _SPOT_BYTES * spots
+    elif file.decompress is not None:
+        yield whole(file), _SPOT_BYTES * len(places)  # only its beginning can be reached
+    else:
+        for place in places:
+            if (part := cut_at(file, place, _SPOT_BYTES)) is not None:
+                yield part, part.bytes

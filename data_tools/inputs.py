@@ -2,66 +2,114 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+import os
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from enum import Enum
-from glob import glob, has_magic
-from pathlib import Path
-from typing import BinaryIO
+from io import BufferedReader
+from stat import S_ISREG
+from typing import BinaryIO, Literal
+from zlib import crc32
 
-from data_tools.compressed import gzip_lines, zstd_lines
+from data_tools.columnar import chunks
+from data_tools.compressed import gzip_stream, zstd_stream
+from data_tools.input_paths import expand, refuse_repeated
 from megatron_glm.errors import DataError
+
+_COPY_BYTES = 1 << 20
 
 
 class Documents(Enum):
-    """How documents lie in the lines of a file."""
+    """How documents lie in a file."""
 
     PARAGRAPHS = "parted by blank lines"
     LINES = "a document a line"
     JSON = "a JSON object a line"
+    ROWS = "a document a row"
 
 
-_Lines = Callable[[BinaryIO, str], Iterator[bytes]]
-_KINDS: dict[str, tuple[Documents, _Lines | None]] = {
-    ".txt": (Documents.PARAGRAPHS, None),
-    ".jsonl": (Documents.JSON, None),
-    ".jsonl.gz": (Documents.JSON, gzip_lines),
-    ".jsonl.zst": (Documents.JSON, zstd_lines),
-}
+_Decompress = Callable[[BinaryIO, str], BufferedReader]
+_TEXT_KINDS = {".txt": Documents.PARAGRAPHS, ".jsonl": Documents.JSON, ".json": Documents.JSON}
+_COMPRESSIONS: dict[str, _Decompress | None] = {"": None, ".gz": gzip_stream, ".zst": zstd_stream}
+_COLUMNAR_KINDS = (".parquet", ".arrow")
+_KINDS: dict[str, tuple[Documents, _Decompress | None]] = {
+    kind + compression: (documents, decompress)
+    for kind, documents in _TEXT_KINDS.items()
+    for compression, decompress in _COMPRESSIONS.items()
+} | dict.fromkeys(_COLUMNAR_KINDS, (Documents.ROWS, None))
+_KNOWN_SUFFIXES = f"{', '.join(_TEXT_KINDS)} (each also .gz or .zst), {', '.join(_COLUMNAR_KINDS)}"
 
 
 @dataclass(frozen=True)
 class InputFile:
-    """One corpus file; `path` as the user gave it."""
+    """One corpus file; `path` as the user gave it, or as it is below the directory that was given."""
 
     path: str
     bytes: int
     documents: Documents
-    decompress: _Lines | None
+    decompress: _Decompress | None
+
+    @property
+    def unit(self) -> Literal["byte", "row"]:
+        """What the places of its documents count; bytes of a compressed file are those of its content."""
+        return "row" if self.documents is Documents.ROWS else "byte"
 
 
 @dataclass(frozen=True)
 class Range:
-    """A part of an input that one process reads: bytes [start, stop); the whole of a compressed file."""
+    """A part of an input that one process reads: bytes [start, stop), or rows; the whole of a compressed file.
+
+    Args:
+        extent: of rows: the bytes of the file that hold them, first and end.
+    """
 
     input: InputFile
     start: int
     stop: int
+    extent: tuple[int, int] | None = None
+
+    @property
+    def bytes(self) -> int:
+        """How much of the file it is; the parts of a file add up to its size."""
+        first, end = self.extent or (self.start, self.stop)
+        return end - first
 
 
 def open_inputs(paths: Sequence[str], *, line_documents: bool) -> list[InputFile]:
-    """The kind and size of every input; a pattern stands for the files it matches, sorted by path.
+    """The kind and size of every input file, in the order of `paths`.
+
+    A directory stands for the files below it and a pattern for what it matches, both sorted by path.
 
     Raises:
-        DataError: a pattern matches nothing, or a file is missing, empty, a directory, or of an unknown suffix.
+        DataError: a pattern or a directory has no file, a file is given twice, is missing, empty or of an unknown
+            suffix, or a directory is no corpus.
     """
-    return [_open_input(file, line_documents) for path in paths for file in _expand(path)]
+    files = [file for path in paths for file in expand(path)]
+    refuse_repeated(files)
+    return [_open_input(file, line_documents) for file in files]
+
+
+def whole(file: InputFile) -> Range:
+    """All of a file as one part.
+
+    Raises:
+        DataError: a damaged columnar file, or the library for it is not installed.
+    """
+    if file.unit == "row":
+        return Range(file, 0, chunks(file.path)[-1].stop, (0, file.bytes))
+    return Range(file, 0, file.bytes)
 
 
 def cut(file: InputFile, part_bytes: int) -> list[Range]:
-    """Parts of about `part_bytes` bytes that begin and end between documents."""
+    """Parts of about `part_bytes` bytes that begin and end between documents.
+
+    Raises:
+        DataError: a damaged columnar file, or the library for it is not installed.
+    """
+    if file.unit == "row":
+        return _cut_rows(file, part_bytes)
     if file.decompress is not None:
-        return [Range(file, 0, file.bytes)]
+        return [whole(file)]
     ranges, start = [], 0
     with open(file.path, "rb") as stream:
         while start < file.bytes:
@@ -72,7 +120,7 @@ def cut(file: InputFile, part_bytes: int) -> list[Range]:
 
 
 def cut_at(file: InputFile, position: int, part_bytes: int) -> Range | None:
-    """About `part_bytes` bytes of a plain file from the first document after `position` on; None at its end."""
+    """About `part_bytes` bytes of a plain text file from the first document after `position` on; None at its end."""
     with open(file.path, "rb") as stream:
         start = _next_boundary(stream, position, file.documents) if position else 0
         if start >= file.bytes:
@@ -80,30 +128,50 @@ def cut_at(file: InputFile, position: int, part_bytes: int) -> Range | None:
         return Range(file, start, _next_boundary(stream, min(start + part_bytes, file.bytes), file.documents))
 
 
-def _expand(path: str) -> list[str]:
-    if not has_magic(path) or Path(path).exists():  # a name may hold brackets
-        return [path]
-    # Sorted by code points: the order of a directory differs between file systems, and of a locale between users.
-    if not (found := sorted(glob(path, recursive=True))):
-        raise DataError(f"--input: no file matches '{path}'; ** stands for any number of directories")
-    return found
+def checksum_of_part(part: Range) -> int:
+    """CRC-32 of the bytes of the file that the part reads: tells a changed input, at the speed of memory."""
+    first, end = part.extent or (part.start, part.stop)
+    checksum, left = 0, end - first
+    with open(part.input.path, "rb") as stream:
+        stream.seek(first)
+        while left and (block := stream.read(min(left, _COPY_BYTES))):
+            checksum = crc32(block, checksum)
+            left -= len(block)
+    return checksum
 
 
 def _open_input(path: str, line_documents: bool) -> InputFile:
     suffix = next((suffix for suffix in _KINDS if path.endswith(suffix)), None)
     if suffix is None:
-        raise DataError(f"--input: '{path}' has an unknown suffix, known are {', '.join(_KINDS)}")
+        raise DataError(f"--input: '{path}' has an unknown suffix, known are {_KNOWN_SUFFIXES}")
     documents, decompress = _KINDS[suffix]
     if line_documents and documents is Documents.PARAGRAPHS:
         documents = Documents.LINES
     try:
+        path.encode("utf-8")  # the manifest and the quarantine name it
+    except UnicodeEncodeError as error:
+        raise DataError(f"--input: the name {os.fsencode(path)!r} is no UTF-8; rename the file") from error
+    try:
+        if not S_ISREG(os.stat(path).st_mode):  # to open a pipe would wait for its writer
+            raise DataError(f"--input: '{path}' is no regular file, which can be read twice; write one")
         with open(path, "rb"):
-            size = Path(path).stat().st_size
+            size = os.stat(path).st_size
     except OSError as error:
         raise DataError(f"--input: '{path}': {error.strerror}") from error
     if size == 0:
         raise DataError(f"--input: '{path}' is empty; leave it out or fetch it again")
     return InputFile(path, size, documents, decompress)
+
+
+def _cut_rows(file: InputFile, part_bytes: int) -> list[Range]:
+    """Runs of whole chunks: of the fewest that reach `part_bytes`."""
+    ranges: list[Range] = []
+    start = first = 0
+    for chunk in chunks(file.path):
+        if chunk.end_byte - first >= part_bytes or chunk.end_byte == file.bytes:
+            ranges.append(Range(file, start, chunk.stop, (first, chunk.end_byte)))
+            start, first = chunk.stop, chunk.end_byte
+    return ranges
 
 
 def _next_boundary(stream: BinaryIO, position: int, documents: Documents) -> int:

@@ -16,16 +16,16 @@ _LINE_SECONDS = 10.0
 
 
 class ProgressDisplay:
-    """Shows the amount done on `stream` (default: stderr), of `total_bytes` input bytes."""
+    """Shows the amount done on `stream` (default: stderr), of `total_bytes` input bytes; `phase` says what is done."""
 
-    def __init__(self, total_bytes: int, stream: TextIO | None = None):
-        self._total = total_bytes
+    def __init__(self, total_bytes: int, stream: TextIO | None = None, *, phase: str = "tokenizing"):
+        self._total, self._phase = total_bytes, phase
         self._console = Console(file=stream or sys.stderr)
         self._start = self._last_line = time.monotonic()
         self._bar: Progress | None = None
         if self._console.is_terminal:
             columns = (
-                TextColumn("tokenizing"),
+                TextColumn(phase),
                 BarColumn(),
                 TextColumn("{task.percentage:3.0f}%  {task.fields[rate]}"),
             )
@@ -41,7 +41,7 @@ class ProgressDisplay:
             self._last_line = time.monotonic()
             left = seconds * (self._total - amount.input_bytes) / amount.input_bytes
             share = amount.input_bytes / self._total
-            self._console.print(f"tokenizing {share:.0%}  {rate}  eta {left:.0f} s", highlight=False)
+            self._console.print(f"{self._phase} {share:.0%}  {rate}  eta {left:.0f} s", highlight=False)
 
     def __enter__(self) -> Self:
         if self._bar:
@@ -56,5 +56,6 @@ class ProgressDisplay:
 
 
 def rates(amount: Amount, seconds: float) -> str:
-    """Throughput: megabytes (10**6) of UTF-8 text and tokens a second."""
-    return f"{amount.text_bytes / seconds / 1e6:.1f} MB/s  {amount.tokens / seconds / 1e6:.2f}M tok/s"
+    """Throughput: megabytes (10**6) of UTF-8 text and tokens, where there are any, a second."""
+    tokens = f"  {amount.tokens / seconds / 1e6:.2f}M tok/s" if amount.tokens else ""
+    return f"{amount.text_bytes / seconds / 1e6:.1f} MB/s{tokens}"

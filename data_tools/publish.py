@@ -5,33 +5,55 @@ from __future__ import annotations
 import os
 import shutil
 from collections import Counter
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import asdict
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 
 import megatron_glm
 from data_tools.inputs import InputFile
-from data_tools.units import Job, Unit, UnitResult
+from data_tools.quarantine import join_quarantines
+from data_tools.tokenizing import UnitResult
+from data_tools.units import Job, Unit
 from megatron_glm.data.indexed import bin_path, dtype_for, idx_path
 from megatron_glm.data.manifest import (
     MANIFEST,
+    QUARANTINE,
     SPLITS,
     Input,
     Manifest,
     Options,
     Probe,
+    Quarantine,
     Shard,
     Split,
     SplitName,
     Splits,
     TokenizerRecord,
 )
+from megatron_glm.data.provenance import origins_path
+from megatron_glm.errors import DataError
 from megatron_glm.files import Files, atomic_file
 from megatron_glm.tokenizer.base import Tokenizer
 
 _PROBES = ("Hello, world!", "The quick brown fox jumps over 13 lazy dogs.", "naïve café\n[MASK] 你好。")
 _LIBRARIES = ("numpy", "sentencepiece", "tokenizers")
+_FILES_OF_A_SHARD: tuple[Callable[[Path], Path], ...] = (bin_path, idx_path, origins_path)
+
+
+def check_output(output: Path) -> None:
+    """Refuse a name that a finished directory could not be renamed to, before there is any work to lose.
+
+    Raises:
+        DataError: `output` ends with no name, is a symbolic link, or lies below a file.
+    """
+    if not output.name:
+        raise DataError(f"--output: '{output}' exists already; name a new directory")
+    if output.is_symlink():
+        raise DataError(f"--output: '{output}' is a symbolic link; name the directory that it should lead to")
+    parent = next(path for path in output.absolute().parents if path.exists())
+    if not parent.is_dir():
+        raise DataError(f"--output: '{output}' cannot be below '{parent}', which is a file; name another directory")
 
 
 def place_shards(job: Job, units: Sequence[Unit], results: Mapping[Unit, UnitResult], directory: Path) -> Splits:
@@ -42,11 +64,12 @@ def place_shards(job: Job, units: Sequence[Unit], results: Mapping[Unit, UnitRes
 
 def take_back_shards(job: Job, units: Sequence[Unit], results: Mapping[Unit, UnitResult], directory: Path) -> None:
     """Undo a placing that was cut short: every shard goes back to its unit, where it will be verified."""
-    (directory / MANIFEST).unlink(missing_ok=True)
+    for name in (MANIFEST, QUARANTINE):
+        (directory / name).unlink(missing_ok=True)
     for split in SPLITS:
         if len(results) == len(units):  # placing begins when all are finished
             for old, new, _ in _places(job, units, results, directory, split):
-                for path in (bin_path, idx_path):
+                for path in _FILES_OF_A_SHARD:
                     if path(new).exists():
                         os.rename(path(new), path(old))
         if (directory / split).exists():
@@ -57,9 +80,11 @@ def describe_inputs(
     inputs: Sequence[InputFile], hashes: Mapping[str, str], results: Mapping[Unit, UnitResult]
 ) -> tuple[Input, ...]:
     """What became of the documents of every input."""
+    by_input: list[list[UnitResult]] = [[] for _ in inputs]
+    for unit, result in results.items():
+        by_input[unit.input].append(result)
     records = []
-    for file in inputs:
-        parts = [result for unit, result in results.items() if unit.part.input is file]
+    for file, parts in zip(inputs, by_input, strict=True):
         dropped: Counter[str] = Counter()
         for part in parts:
             dropped.update(part.dropped)
@@ -68,6 +93,7 @@ def describe_inputs(
         records.append(
             Input(
                 path=file.path,
+                unit=file.unit,
                 bytes=file.bytes,
                 sha256=hashes[file.path],
                 documents_in=documents,
@@ -79,8 +105,22 @@ def describe_inputs(
     return tuple(records)
 
 
+def write_quarantine(
+    job: Job, units: Sequence[Unit], results: Mapping[Unit, UnitResult], directory: Path
+) -> Quarantine | None:
+    """Write `quarantine.jsonl`, what could not be read of all units in their order; None if there is nothing."""
+    return join_quarantines(((unit.directory(job), results[unit].quarantine) for unit in units), directory)
+
+
 def write_manifest(
-    directory: Path, tokenizer: Tokenizer, splits: Splits, inputs: tuple[Input, ...], options: Options
+    directory: Path,
+    tokenizer: Tokenizer,
+    *,
+    splits: Splits,
+    inputs: tuple[Input, ...],
+    quarantine: Quarantine | None,
+    options: Options,
+    versions: dict[str, str],
 ) -> Manifest:
     """Write `manifest.json`, the last file of the directory."""
     manifest = Manifest(
@@ -95,8 +135,9 @@ def write_manifest(
         append_eos=True,
         splits=splits,
         inputs=inputs,
+        quarantine=quarantine,
         options=options,
-        versions=library_versions(),
+        versions=versions,
     )
     with atomic_file(directory / MANIFEST) as stream:
         stream.write(manifest.model_dump_json(indent=1).encode("utf-8") + b"\n")
@@ -110,8 +151,8 @@ def _place_split(
     target.mkdir()
     shards: list[Shard] = []
     for old, new, shard in _places(job, units, results, directory, split):
-        os.rename(bin_path(old), bin_path(new))
-        os.rename(idx_path(old), idx_path(new))
+        for path in _FILES_OF_A_SHARD:
+            os.rename(path(old), path(new))
         shards.append(shard.model_copy(update={"name": new.name}))
     Files().sync_directory(target)
     return Split(
@@ -132,10 +173,10 @@ def _places(
             number += 1
 
 
-def library_versions() -> dict[str, str]:
-    """The versions that may decide the ids."""
+def library_versions(*others: str) -> dict[str, str]:
+    """The versions that may decide the output, `others` are libraries that this run uses."""
     versions = {"megatron_glm": megatron_glm.__version__}
-    for library in _LIBRARIES:
+    for library in (*_LIBRARIES, *others):
         try:
             versions[library] = version(library)
         except PackageNotFoundError:  # only one of the tokenizers' libraries is needed

@@ -10,13 +10,14 @@ from __future__ import annotations
 import os
 import shutil
 from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Literal
 
 from pydantic import ValidationError
 
+from data_tools.dedupe import HASHES
 from data_tools.inputs import InputFile
-from data_tools.publish import library_versions
 from data_tools.units import Unit
 from data_tools.workers import ResumableError
 from megatron_glm.data.manifest import MANIFEST, Options, Record
@@ -38,26 +39,31 @@ class InputRecord(Record):
 class RunRecord(Record):
     """All that decides the bytes of the output, but for the content of the inputs, which each unit records."""
 
-    format_version: Literal[1] = 1
+    format_version: Literal[2] = 2
     tokenizer: str
     options: Options
     versions: dict[str, str]
     inputs: tuple[InputRecord, ...]
 
 
-def record_run(inputs: Sequence[InputFile], units: Sequence[Unit], tokenizer: Tokenizer, options: Options) -> RunRecord:
+def record_run(
+    inputs: Sequence[InputFile],
+    units: Sequence[Unit],
+    tokenizer: Tokenizer,
+    options: Options,
+    versions: dict[str, str],
+) -> RunRecord:
     """The record of a run that is about to begin."""
+    cuts: list[list[int]] = [[] for _ in inputs]
+    for unit in units:
+        cuts[unit.input].append(unit.part.stop)
     return RunRecord(
         tokenizer=tokenizer.content_hash,
         options=options,
-        versions=library_versions(),
+        versions=versions,
         inputs=tuple(
-            InputRecord(
-                path=file.path,
-                bytes=file.bytes,
-                cuts=tuple(unit.part.stop for unit in units if unit.part.input is file),
-            )
-            for file in inputs
+            InputRecord(path=file.path, bytes=file.bytes, cuts=tuple(ends))
+            for file, ends in zip(inputs, cuts, strict=True)
         ),
     )
 
@@ -65,6 +71,26 @@ def record_run(inputs: Sequence[InputFile], units: Sequence[Unit], tokenizer: To
 def is_kept(error: BaseException) -> bool:
     """Whether the finished units outlive this failure: a user's mistake is told at once and leaves nothing."""
     return isinstance(error, ResumableError) or not isinstance(error, UserError)
+
+
+@contextmanager
+def refusals_keep_units(directory: Path) -> Iterator[None]:
+    """Until the units are opened, a user's mistake leaves there what an earlier start has finished.
+
+    Raises:
+        ResumableError: instead of the mistake, with its words.
+    """
+    try:
+        yield
+    except UserError as error:
+        if not any(directory.iterdir()):
+            raise
+        raise ResumableError(str(error)) from error
+
+
+def units_directory(directory: Path) -> Path:
+    """Where the units are, below the temporary `directory` of the output."""
+    return directory / "units"
 
 
 def removed_units(output: Path) -> Path:
@@ -78,7 +104,7 @@ def open_units(directory: Path, output: Path, run: RunRecord, *, restart: bool) 
     Raises:
         ResumableError: it was left by another run; the difference is named.
     """
-    units, removed = directory / "units", removed_units(output)
+    units, removed = units_directory(directory), removed_units(output)
     if removed.exists() and (directory / MANIFEST).exists() and not units.exists():
         os.rename(removed, units)  # killed just before the directory was published
     if removed.exists():
@@ -94,10 +120,10 @@ def open_units(directory: Path, output: Path, run: RunRecord, *, restart: bool) 
             f"{difference}, so the interrupted run of '{output}' cannot go on; "
             "give what it had, or start anew with --restart"
         )
-    for left in units.iterdir():
-        if left.name.isdecimal() or left.name == _RUN_FILE:
-            continue
-        shutil.rmtree(left) if left.is_dir() else left.unlink()
+    for phase in (units, units / HASHES):
+        for left in phase.iterdir() if phase.exists() else ():
+            if not (left.name.isdecimal() or left.name in (_RUN_FILE, HASHES)):
+                shutil.rmtree(left) if left.is_dir() else left.unlink()
     return units
 
 

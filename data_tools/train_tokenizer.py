@@ -36,8 +36,8 @@ def main(argv: Sequence[str] | None = None) -> int:
         prog="python -m data_tools.train_tokenizer",
         description="Train a SentencePiece tokenizer with byte fallback; text round-trips exactly.",
     )
-    parser.add_argument("--input", required=True, nargs="+", metavar="FILE", help=".txt, .jsonl, .jsonl.gz, .jsonl.zst")
-    parser.add_argument("--text-key", default="text", help="key of the text in JSON lines (default: text)")
+    parser.add_argument("--input", required=True, nargs="+", metavar="FILE", help="as of data_tools.preprocess")
+    parser.add_argument("--text-key", default="text", help="key of the text, a.b for b inside a (default: text)")
     parser.add_argument("--vocab-size", required=True, type=int, help="number of ids, special tokens included")
     parser.add_argument("--output", required=True, type=Path, help="directory to write; must not exist")
     parser.add_argument(
@@ -78,11 +78,11 @@ def documents(inputs: Sequence[InputFile], text_key: str, share: float = 1.0) ->
         DataError: a file that cannot be read; with file and line.
     """
     from data_tools.documents import DocumentReader
-    from data_tools.inputs import Range
+    from data_tools.inputs import whole
 
     limit = int(share * 2**64)
     for file in inputs:
-        for text in DocumentReader(Range(file, 0, file.bytes), text_key):
+        for text, _ in DocumentReader(whole(file), text_key):
             digest = hashlib.blake2b(text.encode(), digest_size=8).digest()
             if int.from_bytes(digest, "big") < limit:
                 yield text

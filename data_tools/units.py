@@ -1,8 +1,8 @@
 """The work of preprocessing, in units that any process can do alone.
 
-A unit is a part of one input file. It writes its own shards into a directory of its own, so what
-comes out does not depend on how many processes there are, nor on which of them does what; only
-counts and hashes travel back.
+A unit is a part of one input file. It leaves what it made in a directory of its own, so what comes
+out does not depend on how many processes there are, nor on which of them does what; only counts and
+hashes travel back. Each phase of a run does all units: see dedupe.py and tokenizing.py.
 """
 
 from __future__ import annotations
@@ -10,33 +10,31 @@ from __future__ import annotations
 import os
 import shutil
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from functools import cache
-from hashlib import blake2b, sha256
+from hashlib import sha256
 from pathlib import Path
+from typing import TypeVar
 
-import numpy as np
 from pydantic import TypeAdapter, ValidationError
 
 from data_tools.documents import DocumentReader
-from data_tools.inputs import InputFile, Range, cut
-from data_tools.split_writer import SplitWriter
+from data_tools.inputs import InputFile, Range, checksum_of_part, cut
 from data_tools.workers import ResumableError
-from megatron_glm.data.indexed import bin_path, dtype_for, idx_path
-from megatron_glm.data.manifest import SPLITS, Shard, SplitName
+from megatron_glm.data.manifest import DedupePolicy, MalformedPolicy
 from megatron_glm.files import Files, atomic_file, sha256_of
-from megatron_glm.tokenizer.base import Tokenizer
-from megatron_glm.tokenizer.loading import load_tokenizer
 
 _LEAST_UNIT, _LARGEST_UNIT = 1 << 22, 1 << 28  # bytes
 _UNITS = 256
-_BATCH_BYTES, _BATCH_DOCUMENTS = 1 << 20, 4096
+_BATCH_CHARACTERS, _BATCH_DOCUMENTS = 1 << 20, 4096
 _REPORT_SECONDS = 0.5
+_COPY_BYTES = 1 << 20
 STOP_FILE = "stop"  # beside the units' directories: every unit ends when it appears
 _RESULT_FILE = "result.json"  # in the directory of a finished unit
 _PROGRESS_FILE = "progress"
-_COPY_BYTES = 1 << 20
+
+Result = TypeVar("Result")
 
 
 @dataclass(frozen=True)
@@ -46,6 +44,8 @@ class Job:
     Args:
         attempt: another for each start of the run, so that a worker whose parent was killed, and that is about
             to notice it, shares no file with the workers of the next start.
+        sort_records: documents whose hashes a process holds in memory at a time, to find duplicates.
+        fast: the ids come from a fast back end of the tokenizer.
     """
 
     directory: Path
@@ -55,14 +55,21 @@ class Job:
     held_out: float
     shard_tokens: int
     attempt: str = "0"
+    malformed: MalformedPolicy = "fail"
+    min_tokens: int = 0
+    dedupe: DedupePolicy = "none"
+    sort_records: int = 1 << 20
+    sentences: bool = False
+    fast: bool = False
 
 
 @dataclass(frozen=True)
 class Unit:
-    """One part of one input."""
+    """One part of one input, which is the `input`th of the run."""
 
     number: int
     part: Range
+    input: int
 
     def directory(self, job: Job) -> Path:
         """Where the finished unit is."""
@@ -87,22 +94,6 @@ class Amount:
         )
 
 
-@dataclass(frozen=True)
-class UnitResult:
-    """What a unit did; its shards lie in its directory as `<split>/<shard.name>.bin`.
-
-    Args:
-        input_sha256: of the part of the input that it read.
-    """
-
-    input_sha256: str
-    amount: Amount
-    documents_in: int
-    dropped: dict[str, int]
-    repaired: int
-    shards: dict[SplitName, list[Shard]]
-
-
 class StoppedError(Exception):
     """Another unit has failed, so this one has given up."""
 
@@ -116,30 +107,52 @@ def plan_units(inputs: Sequence[InputFile], unit_bytes: int | None = None) -> li
     if unit_bytes is None:
         total = sum(file.bytes for file in inputs)
         unit_bytes = min(max(total // _UNITS, _LEAST_UNIT), _LARGEST_UNIT)
-    parts = [part for file in inputs for part in cut(file, unit_bytes)]
-    return [Unit(number, part) for number, part in enumerate(parts)]
+    parts = [(number, part) for number, file in enumerate(inputs) for part in cut(file, unit_bytes)]
+    return [Unit(number, part, file) for number, (file, part) in enumerate(parts)]
 
 
-def is_held_out(text: bytes, share: float) -> bool:
-    """Whether a document is held out: by its own hash, so that adding data moves no document."""
-    return int.from_bytes(blake2b(text, digest_size=8).digest(), "big") < share * 2**64
-
-
-def run_unit(unit: Unit, job: Job) -> UnitResult:
-    """Tokenize a unit and write its shards; a unit that is finished already is read through and kept.
+def hash_input(path: str, stop: Path) -> str:
+    """SHA-256 of an input, in hexadecimal.
 
     Raises:
-        DataError: the input is wrong.
-        ResumableError: the tokenizer is no longer the one of the run, or the unit is finished and its input has
-            changed since.
-        StoppedError: the run has failed elsewhere.
+        StoppedError: the file `stop` has appeared, so the run has failed elsewhere.
     """
-    if (finished := _finished(unit, job)) is not None:
-        return finished
+    digest = sha256()
+    with open(path, "rb") as stream:
+        while block := stream.read(_COPY_BYTES):
+            digest.update(block)
+            if stop.exists():
+                raise StoppedError
+    return digest.hexdigest()
+
+
+def do_unit(
+    unit: Unit, job: Job, kind: type[Result], work: Callable[[Path], Result], whole: Callable[[Result], bool]
+) -> Result:
+    """Do the work of a unit in a directory of its own; one that is finished already is looked through and kept.
+
+    Args:
+        kind: of the result: it has `input_checksum`, of the part of the input that was read.
+        work: fills the directory it is given.
+        whole: whether all that a recorded result tells of is there, byte for byte.
+
+    Raises:
+        ResumableError: the unit is finished, and its input has changed since.
+        Whatever `work` raises.
+    """
+    result = read_result(unit, job, kind)
+    if result is not None and whole(result):
+        if checksum_of_part(unit.part) != result.input_checksum:
+            raise ResumableError(
+                f"--input: '{unit.part.input.path}' was changed since a part of it was read; "
+                "give what it was, or start anew with --restart"
+            )
+        return result
     directory = unit.work_directory(job)
-    result = _tokenize(unit, job, directory)
+    directory.mkdir()
+    result = work(directory)
     with atomic_file(directory / _RESULT_FILE) as stream:
-        stream.write(TypeAdapter(UnitResult).dump_json(result))
+        stream.write(_adapter(kind).dump_json(result))
     (directory / _PROGRESS_FILE).unlink(missing_ok=True)
     if unit.directory(job).exists():  # its files are damaged
         shutil.rmtree(unit.directory(job))
@@ -148,79 +161,24 @@ def run_unit(unit: Unit, job: Job) -> UnitResult:
     return result
 
 
-def read_result(unit: Unit, job: Job) -> UnitResult | None:
+def read_result(unit: Unit, job: Job, kind: type[Result]) -> Result | None:
     """The record of a finished unit, taken at its word; None without a readable one."""
     try:
-        return TypeAdapter(UnitResult).validate_json((unit.directory(job) / _RESULT_FILE).read_bytes())
+        return _adapter(kind).validate_json((unit.directory(job) / _RESULT_FILE).read_bytes())
     except (FileNotFoundError, ValidationError):
         return None
 
 
-def _finished(unit: Unit, job: Job) -> UnitResult | None:
-    """The result of a unit whose every byte is as recorded, input and shards; None if it is to be done."""
-    result = read_result(unit, job)
-    if result is None:
-        return None
-    for split, shards in result.shards.items():
-        for shard in shards:
-            prefix = unit.directory(job) / split / shard.name
-            for path, size, digest in (
-                (bin_path(prefix), shard.bin_bytes, shard.bin_sha256),
-                (idx_path(prefix), shard.idx_bytes, shard.idx_sha256),
-            ):
-                if not path.exists() or path.stat().st_size != size or sha256_of(path) != digest:
-                    return None
-    if _sha256_of_part(unit.part) != result.input_sha256:
-        raise ResumableError(
-            f"--input: '{unit.part.input.path}' was changed since a part of it was tokenized; "
-            "give what it was, or start anew with --restart"
-        )
-    return result
+@cache
+def _adapter(kind: type[Result]) -> TypeAdapter[Result]:
+    return TypeAdapter(kind)  # it takes milliseconds, and there may be many thousand units
 
 
-def _sha256_of_part(part: Range) -> str:
-    digest, left = sha256(), part.stop - part.start
-    with open(part.input.path, "rb") as stream:
-        stream.seek(part.start)
-        while left and (block := stream.read(min(left, _COPY_BYTES))):
-            digest.update(block)
-            left -= len(block)
-    return digest.hexdigest()
-
-
-def _tokenize(unit: Unit, job: Job, directory: Path) -> UnitResult:
-    digest = _sha256_of_part(unit.part)
-    tokenizer = _tokenizer(job.tokenizer, job.tokenizer_hash)
-    for split in SPLITS:
-        (directory / split).mkdir(parents=True)
-    vocab_size = tokenizer.vocab_size
-    writers = {
-        split: SplitWriter(directory / split, dtype_for(vocab_size), vocab_size, job.shard_tokens) for split in SPLITS
-    }
-    reader = DocumentReader(unit.part, job.text_key)
-    documents_in = text_bytes = 0
-    dropped: dict[str, int] = {}
-    report = _Reporter(directory)
-    for batch in batches(reader):
-        if (job.directory / STOP_FILE).exists():
-            raise StoppedError
-        documents_in += len(batch)
-        kept = [text for text in batch if text.strip()]
-        _count(dropped, "empty", len(batch) - len(kept))
-        for text, ids in zip(kept, tokenizer.encode_batch(kept), strict=True):
-            if not len(ids):  # only zero-width characters, say
-                _count(dropped, "no tokens", 1)
-                continue
-            raw = text.encode("utf-8")
-            text_bytes += len(raw)
-            split = "held_out" if is_held_out(raw, job.held_out) else "train"
-            writers[split].add(np.append(ids, tokenizer.special.eos))
-        tokens = sum(writer.num_tokens for writer in writers.values())
-        report(Amount(reader.bytes_read, text_bytes, tokens))
-    tokens = sum(writer.num_tokens for writer in writers.values())
-    shards = {split: writer.close() for split, writer in writers.items()}
-    amount = Amount(unit.part.stop - unit.part.start, text_bytes, tokens)
-    return UnitResult(digest, amount, documents_in, dropped, reader.repaired, shards)
+def are_whole(files: Iterable[tuple[Path, int, str]]) -> bool:
+    """Whether files (path, size in bytes, SHA-256) are there, byte for byte."""
+    return all(
+        path.exists() and path.stat().st_size == size and sha256_of(path) == digest for path, size, digest in files
+    )
 
 
 def amount_so_far(unit: Unit, job: Job) -> Amount:
@@ -232,14 +190,21 @@ def amount_so_far(unit: Unit, job: Job) -> Amount:
     return Amount(*map(int, text.split()))
 
 
-class _Reporter:
-    """Leaves the progress of a unit in a file: that works for any kind of executor."""
+class Reporter:
+    """Leaves the progress of a unit in a file, and ends it when the run has failed: for any kind of executor."""
 
-    def __init__(self, directory: Path):
-        self._path = directory / _PROGRESS_FILE
+    def __init__(self, job: Job, directory: Path):
+        self._path, self._stop = directory / _PROGRESS_FILE, job.directory / STOP_FILE
         self._last = time.monotonic()
 
     def __call__(self, amount: Amount) -> None:
+        """To be called once a batch.
+
+        Raises:
+            StoppedError: the run has failed elsewhere.
+        """
+        if self._stop.exists():
+            raise StoppedError
         if time.monotonic() - self._last < _REPORT_SECONDS:
             return
         self._last = time.monotonic()
@@ -248,29 +213,22 @@ class _Reporter:
         os.replace(temporary, self._path)
 
 
-@cache
-def _tokenizer(directory: str, content_hash: str) -> Tokenizer:
-    """Loaded once in a process, and used for all its units."""
-    tokenizer = load_tokenizer(directory)
-    if tokenizer.content_hash != content_hash:
-        raise ResumableError(f"'{directory}': the tokenizer was changed during the run; start again")
-    return tokenizer
-
-
-def batches(documents: DocumentReader) -> Iterator[list[str]]:
-    """The documents in batches of about a megabyte, for the tokenizer."""
-    batch: list[str] = []
+def batches(documents: DocumentReader) -> Iterator[tuple[list[str], list[int]]]:
+    """The documents in batches of about a megabyte: texts, and the place of each."""
+    texts: list[str] = []
+    places: list[int] = []
     size = 0
-    for text in documents:
-        batch.append(text)
+    for text, place in documents:
+        texts.append(text)
+        places.append(place)
         size += len(text)
-        if size >= _BATCH_BYTES or len(batch) >= _BATCH_DOCUMENTS:
-            yield batch
-            batch, size = [], 0
-    if batch:
-        yield batch
+        if size >= _BATCH_CHARACTERS or len(texts) >= _BATCH_DOCUMENTS:
+            yield texts, places
+            texts, places, size = [], [], 0
+    if texts:
+        yield texts, places
 
 
-def _count(counts: dict[str, int], reason: str, number: int) -> None:
-    if number:
-        counts[reason] = counts.get(reason, 0) + number
+def is_empty(text: str) -> bool:
+    """Whether a document is nothing but white space."""
+    return not text or text.isspace()

@@ -17,14 +17,16 @@ from megatron_glm.errors import DataError, TokenizerError
 if TYPE_CHECKING:
     from megatron_glm.data.manifest import Manifest, Shard
 
+_COPY_BYTES = 1 << 20  # a multiple of the size of a place
+
 
 def problems(directory: Path, *, full: bool) -> Iterator[str]:
-    """One line for each shard that is damaged.
+    """One line for each shard that is damaged, and for the quarantine.
 
     Raises:
         DataError: there is no valid manifest, so nothing can be compared.
     """
-    from megatron_glm.data.manifest import SPLITS, read_manifest
+    from megatron_glm.data.manifest import QUARANTINE, SPLITS, read_manifest
 
     manifest = read_manifest(directory)
     for split in SPLITS:
@@ -33,6 +35,11 @@ def problems(directory: Path, *, full: bool) -> Iterator[str]:
                 _check_shard(directory / split / shard.name, shard, manifest, full=full)
             except DataError as error:
                 yield str(error)
+    if manifest.quarantine:
+        try:
+            _check_file(directory / QUARANTINE, manifest.quarantine.bytes, manifest.quarantine.sha256, full=full)
+        except DataError as error:
+            yield str(error)
 
 
 def check_tokenizer(manifest: Manifest, directory: str) -> None:
@@ -62,8 +69,14 @@ def check_tokenizer(manifest: Manifest, directory: str) -> None:
 
 def _check_shard(prefix: Path, shard: Shard, manifest: Manifest, *, full: bool) -> None:
     from megatron_glm.data.indexed import IndexedFile, bin_path, idx_path
+    from megatron_glm.data.provenance import ORIGIN_BYTES, origins_path
 
-    for path, size in ((bin_path(prefix), shard.bin_bytes), (idx_path(prefix), shard.idx_bytes)):
+    for path, size in (
+        (bin_path(prefix), shard.bin_bytes),
+        (idx_path(prefix), shard.idx_bytes),
+        (origins_path(prefix), shard.origins_bytes),
+        (origins_path(prefix), shard.documents * ORIGIN_BYTES),
+    ):
         _expect(path, "bytes", _size(path), size)
     file = IndexedFile(prefix)
     _expect(prefix, "documents", file.num_documents, shard.documents)
@@ -75,6 +88,28 @@ def _check_shard(prefix: Path, shard: Shard, manifest: Manifest, *, full: bool) 
     file.check(manifest.tokenizer.vocab_size, eos)
     _check_hash(bin_path(prefix), shard.bin_sha256)
     _check_hash(idx_path(prefix), shard.idx_sha256)
+    _check_hash(origins_path(prefix), shard.origins_sha256)
+    _check_places(origins_path(prefix))
+
+
+def _check_file(path: Path, size: int, sha256: str, *, full: bool) -> None:
+    _expect(path, "bytes", _size(path), size)
+    if full:
+        _check_hash(path, sha256)
+
+
+def _check_places(path: Path) -> None:
+    """The places of a shard's documents follow each other in one input."""
+    import numpy as np
+
+    last = -1
+    with open(path, "rb") as stream:
+        while block := stream.read(_COPY_BYTES):
+            steps = np.diff(np.frombuffer(block, "<i8"), prepend=last)
+            if (steps <= 0).any():
+                place = last + int(steps[: int((steps <= 0).argmax()) + 1].sum())
+                raise DataError(f"{path}: place {place} does not come after the one before it; write the data again")
+            last += int(steps.sum())
 
 
 def _check_hash(path: Path, expected: str) -> None:
@@ -107,7 +142,7 @@ def _run(args: argparse.Namespace) -> None:
         print(line)
     shards = sum(len(manifest.split(split).shards) for split in SPLITS)
     if found:
-        raise DataError(f"{args.directory}: {len(found)} of {shards} shards are damaged")
+        raise DataError(f"{args.directory}: {len(found)} of its {shards} shards and other files are damaged")
     print(
         f"{args.directory}: {shards} shards, {manifest.splits.train.tokens:,} + {manifest.splits.held_out.tokens:,} "
         f"tokens: {'every hash and id' if args.full else 'sizes and structure'} as the manifest says"

@@ -7,13 +7,14 @@ import os
 import signal
 import threading
 import time
-from collections.abc import Callable, Iterable, Iterator
-from concurrent.futures import FIRST_COMPLETED, Executor, Future, ProcessPoolExecutor, ThreadPoolExecutor, wait
-from concurrent.futures.process import BrokenProcessPool
-from contextlib import contextmanager
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from concurrent.futures import BrokenExecutor, Executor, Future, ProcessPoolExecutor, ThreadPoolExecutor
+from contextlib import contextmanager, suppress
+from queue import Empty, SimpleQueue
 from types import FrameType
 from typing import Any
 
+from data_tools.mpi import mpi_executor, num_mpi_workers
 from megatron_glm.errors import DataError
 
 _TICK_SECONDS = 0.5
@@ -26,6 +27,22 @@ class ResumableError(DataError):
 def available_cores() -> int:
     """Cores this process may use: a batch system grants fewer than the machine has."""
     return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+
+
+def count_workers(requested: int | None) -> int:
+    """Processes that will do the units: those that MPI lends, else `requested`, else one a core.
+
+    Raises:
+        DataError: a number is requested, but MPI has given another.
+    """
+    if lent := num_mpi_workers():
+        if requested not in (None, lent):
+            raise DataError(
+                f"--workers: {requested}, but mpiexec has started {lent} and the master; leave --workers out, "
+                f"or give mpiexec -n {requested + 1}"
+            )
+        return lent
+    return requested or available_cores()
 
 
 @contextmanager
@@ -42,8 +59,19 @@ def interrupted_by_termination() -> Iterator[None]:
         signal.signal(signal.SIGTERM, before)
 
 
-def make_executor(workers: int) -> Executor:
-    """Worker processes; a single worker is a thread, which starts at once."""
+@contextmanager
+def worker_pool(workers: int) -> Iterator[Executor]:
+    """Worker processes for the block; a single worker is a thread, which starts at once; under MPI all it lends."""
+    executor = _make_executor(workers)
+    try:
+        yield executor
+    finally:
+        executor.shutdown(cancel_futures=True)
+
+
+def _make_executor(workers: int) -> Executor:
+    if num_mpi_workers():
+        return mpi_executor()
     if workers == 1:
         return ThreadPoolExecutor(1)
     # Spawn, because a tokenizer's threads do not survive a fork.
@@ -55,28 +83,34 @@ def run_all(
     tasks: Iterable[tuple[Any, ...]],
     stop: Callable[[], None],
     tick: Callable[[], None],
+    submitted: Mapping[Future[Any], tuple[Any, ...]] | None = None,
 ) -> Iterator[tuple[tuple[Any, ...], Any]]:
     """Run tasks `(function, *arguments)`; yields each with its result as it ends.
 
     Args:
         stop: makes running tasks end soon; called when one fails or the caller gives up.
         tick: called every half second, to show progress.
+        submitted: tasks that the executor has already, to be gathered with the others.
 
     Raises:
         ResumableError: a worker process died.
         Whatever a task raised first.
     """
-    pending: dict[Future[Any], tuple[Any, ...]] = {executor.submit(*task): task for task in tasks}
+    pending = dict(submitted or {})
+    finished: SimpleQueue[Future[Any]] = SimpleQueue()  # to wait for all futures anew for each would be quadratic
     last_tick = time.monotonic()
     try:
+        pending |= {executor.submit(*task): task for task in tasks}
+        for future in pending:
+            future.add_done_callback(finished.put)
         while pending:
-            done, _ = wait(pending, timeout=_TICK_SECONDS, return_when=FIRST_COMPLETED)
-            for future in done:
+            with suppress(Empty):
+                future = finished.get(timeout=_TICK_SECONDS)
                 yield pending.pop(future), future.result()
             if time.monotonic() - last_tick >= _TICK_SECONDS:
                 last_tick = time.monotonic()
                 tick()
-    except BrokenProcessPool as error:
+    except BrokenExecutor as error:
         raise ResumableError(
             "a worker process was killed, perhaps for want of memory; "
             "continue with the same command, perhaps with fewer --workers"
@@ -84,7 +118,7 @@ def run_all(
     finally:
         if pending:
             stop()
-        executor.shutdown(cancel_futures=True)
+            executor.shutdown(cancel_futures=True)
 
 
 def _start_worker() -> None:

@@ -4,6 +4,13 @@ import os
 from pathlib import Path
 
 import pytest
+from hypothesis import settings
+
+from tests.slicing import slice_of
+
+# A busy machine is no failure: how long an example may take is not what the tests are about.
+settings.register_profile("no deadline", deadline=None)
+settings.load_profile("no deadline")
 
 REPOSITORY = Path(__file__).resolve().parent.parent
 
@@ -20,6 +27,19 @@ def shared():
         return path
 
     return find
+
+
+def pytest_addoption(parser):
+    parser.addoption("--slice", metavar="HASH", help="of the slow tests one slice only: which one, this hash tells")
+
+
+@pytest.hookimpl(trylast=True)  # -m and -k have made their choice
+def pytest_collection_modifyitems(config, items):
+    if commit := config.getoption("slice"):
+        slow = [item for item in items if item.get_closest_marker("slow")]
+        left_out = set(slow) - set(slice_of(slow, commit))
+        config.hook.pytest_deselected(items=list(left_out))
+        items[:] = [item for item in items if item not in left_out]
 
 
 def pytest_terminal_summary(terminalreporter):

@@ -14,6 +14,7 @@ from collections.abc import Sequence
 from importlib.metadata import distributions
 from pathlib import Path
 
+from launch_scripts.demo.code import REPOSITORY, code_of
 from launch_scripts.demo.stages import Chain, Stage
 from launch_scripts.demo.summary import REQUIRED_GAIN_NATS, Paths, gain_nats, summary
 from megatron_glm.command import run_command
@@ -22,7 +23,6 @@ from megatron_glm.files import atomic_file
 
 PROCESSES = 2
 VOCAB_SIZE = 1000
-REPOSITORY = Path(__file__).resolve().parents[2]
 PROMPTS = (
     ("This function returns the [MASK] of the two arrays.",),
     ("If the value is [MASK], the default is used. The result is a [MASK] of strings.",),
@@ -58,7 +58,6 @@ def run(args: argparse.Namespace) -> None:
 def stages(paths: Paths, args: argparse.Namespace) -> list[Stage]:
     """The chain, in order. Each stage also depends on the code that it runs."""
     packages = ["--packages", *args.packages] if args.packages else []
-    reading = (*_tools("inputs", "documents", "compressed"), *_code("megatron_glm/tokenizer"))
     settings = [
         f"tokenizer.path={paths.tokenizer}",
         f"data.sources=[{{path: {paths.data}}}]",
@@ -72,7 +71,7 @@ def stages(paths: Paths, args: argparse.Namespace) -> list[Stage]:
                 "data_tools.sample_corpus",
                 *("--output", paths.corpus, "--min-megabytes", args.min_megabytes, *packages),
             ),
-            inputs=_tools("sample_corpus", "docstrings", "prose"),
+            inputs=code_of("data_tools.sample_corpus"),
             outputs=(paths.corpus,),
             settings={
                 "installed": sorted(f"{package.name} {package.version}" for package in distributions()),
@@ -86,7 +85,7 @@ def stages(paths: Paths, args: argparse.Namespace) -> list[Stage]:
                 "data_tools.train_tokenizer",
                 *("--input", paths.corpus, "--vocab-size", args.vocab_size, "--output", paths.tokenizer),
             ),
-            inputs=(paths.corpus, *_tools("train_tokenizer", "tokenizer_output"), *reading),
+            inputs=(paths.corpus, *code_of("data_tools.train_tokenizer")),
             outputs=(paths.tokenizer,),
             settings={"vocab_size": args.vocab_size},
         ),
@@ -98,14 +97,7 @@ def stages(paths: Paths, args: argparse.Namespace) -> list[Stage]:
                 # Begun anew: the chain may have made another tokenizer since it was interrupted.
                 *("--held-out", 0.05, "--workers", PROCESSES, "--restart"),
             ),
-            inputs=(
-                paths.corpus,
-                paths.tokenizer,
-                *_tools("preprocess", "estimate", "resume", "units", "workers"),
-                *_tools("split_writer", "publish", "progress"),
-                *reading,
-                *_code("megatron_glm/data/indexed.py", "megatron_glm/data/manifest.py"),
-            ),
+            inputs=(paths.corpus, paths.tokenizer, *code_of("data_tools.preprocess")),
             outputs=(paths.data,),
         ),
         Stage(
@@ -115,8 +107,7 @@ def stages(paths: Paths, args: argparse.Namespace) -> list[Stage]:
                 paths.tokenizer,
                 paths.data,
                 args.config,
-                *_code(*(f"megatron_glm/{part}" for part in ("config", "data", "model", "objective", "parallel"))),
-                *_code("megatron_glm/training", "megatron_glm/checkpoint", "kernels/glm_kernels", "pretrain_glm.py"),
+                *code_of("pretrain_glm", "megatron_glm.data.step_worker"),
             ),
             outputs=(paths.run,),
             settings={"settings": args.settings},
@@ -142,10 +133,6 @@ def stages(paths: Paths, args: argparse.Namespace) -> list[Stage]:
 
 def _code(*parts: str) -> tuple[Path, ...]:
     return tuple(REPOSITORY / part for part in parts)
-
-
-def _tools(*names: str) -> tuple[Path, ...]:
-    return _code(*(f"data_tools/{name}.py" for name in names))
 
 
 def _say(line: str) -> None:

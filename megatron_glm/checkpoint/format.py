@@ -7,8 +7,8 @@
       rank_00003_000.safetensors …      the fragments that rank 3 wrote
       tokenizer/…                       attachments
 
-No layout is in it: a fragment is a flat range of a whole parameter under the parameter's original
-name, so any number of ranks can read what any other number has written.
+No layout is in it: a fragment is a flat range of a whole parameter, or columns of some of its rows,
+under the parameter's original name, so any layout can read what any other has written.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ from megatron_glm.errors import CheckpointError
 if TYPE_CHECKING:
     from torch import Tensor
 
-FORMAT_VERSION = 1
+FORMAT_VERSION = 2
 MANIFEST = "manifest.json"
 PARAMETERS = "parameters.json"
 STATE = "state.json"
@@ -37,19 +37,23 @@ _PART_NAME = re.compile(r"rank_\d{5,}_\d{3,}\.safetensors")
 
 @dataclass(frozen=True)
 class Fragment:
-    """A flat range of one parameter, held by one rank.
+    """A flat range of one parameter, or some columns of some of its rows, held by one rank.
 
     Attributes:
         name: the parameter's name in the original release.
         kind: the fp32 weight or one of Adam's moments.
-        start: first element of the range in the flattened parameter.
+        start: first element in the flattened parameter.
         values: fp32 [n]; must keep its values until the save has returned.
+        rows: of n / rows elements each; 1: a flat range.
+        stride: from the first element of a row to that of the next, in the flattened parameter.
     """
 
     name: str
     kind: Kind
     start: int
     values: Tensor
+    rows: int = 1
+    stride: int = 0
 
 
 def step_directory(directory: Path, step: int) -> Path:

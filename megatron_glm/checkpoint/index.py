@@ -1,21 +1,23 @@
-"""parameters.json: where each flat range of each parameter lies."""
+"""parameters.json: where each piece of each parameter lies."""
 
 from __future__ import annotations
 
 import json
 import math
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass
+from itertools import pairwise
 
 from megatron_glm.checkpoint.format import FORMAT_VERSION, KINDS, Kind
 from megatron_glm.errors import CheckpointError
+from megatron_glm.parallel.rectangles import Rectangle, flat_range
 
 Shapes = dict[str, tuple[int, ...]]
 
 
 @dataclass(frozen=True)
 class Piece:
-    """Elements [start, start + length) of a flattened parameter, stored as one tensor of a file."""
+    """A fragment, stored as one tensor of a file: `length` elements in `rows` rows, `stride` elements apart."""
 
     name: str
     kind: Kind
@@ -23,6 +25,14 @@ class Piece:
     length: int
     file: str
     key: str
+    rows: int = 1
+    stride: int = 0
+
+    def rectangles(self, stride: int) -> Iterator[Rectangle]:
+        """It as rectangles on the rows of a parameter that has `stride` elements in each."""
+        if self.rows == 1:
+            return flat_range(self.start, self.start + self.length, stride)
+        return iter([Rectangle(0, self.start, self.rows, self.length // self.rows, self.stride)])
 
 
 class Index:
@@ -49,7 +59,12 @@ class Index:
                 self._pieces[piece.name, piece.kind].append(piece)
         for (name, kind), held in self._pieces.items():
             held.sort(key=lambda piece: piece.start)
-            _check_coverage(f"{name} ({kind})", held, math.prod(self.shapes[name]))
+            check_coverage(f"{name} ({kind})", held, math.prod(self.shapes[name]))
+
+    def stride(self, name: str, kind: Kind) -> int:
+        """Elements of a row on which all pieces are rectangles; the whole parameter's where all are flat."""
+        held = self._pieces[name, kind]
+        return row_stride(held) or max(1, math.prod(self.shapes[name]))
 
     def pieces(self, name: str, kind: Kind) -> list[Piece]:
         """The pieces of one kind of one parameter, by start."""
@@ -83,6 +98,8 @@ class Index:
                     length=int(fragment["length"]),
                     file=str(fragment["file"]),
                     key=str(fragment["key"]),
+                    rows=int(fragment["rows"]),
+                    stride=int(fragment["stride"]),
                 )
                 for name, entry in parameters.items()
                 for fragment in entry["fragments"]
@@ -92,17 +109,68 @@ class Index:
         return cls(shapes, pieces)
 
 
-def _check_coverage(what: str, pieces: list[Piece], size: int) -> None:
-    end, holder = 0, "no file"
+def row_stride(pieces: Iterable[Piece]) -> int | None:
+    """The stride that all pieces of more than one row share; None if there is no such piece."""
+    return next((piece.stride for piece in pieces if piece.rows > 1), None)
+
+
+def check_coverage(what: str, pieces: Sequence[Piece], size: int) -> None:
+    """See that the pieces cover elements 0 … size − 1, each once.
+
+    Args:
+        what: names the parameter in the error.
+        pieces: by start.
+
+    Raises:
+        CheckpointError: the first element that is held twice or not at all, or a piece that lies outside.
+    """
+    stride = row_stride(pieces)
     for piece in pieces:
-        if piece.start < 0 or piece.start + piece.length > size:
-            raise CheckpointError(
-                f"{what}: {piece.file} holds elements {piece.start}..{piece.start + piece.length} of {size}"
-            )
-        if piece.start < end:
-            raise CheckpointError(f"{what}: element {piece.start} is in {holder} and again in {piece.file}")
-        if piece.start > end:
-            raise CheckpointError(f"{what}: elements {end}..{piece.start} of {size} are held by no rank")
-        end, holder = piece.start + piece.length, piece.file
-    if end < size:
-        raise CheckpointError(f"{what}: elements {end}..{size} of {size} are held by no rank")
+        _check_inside(what, piece, stride, size)
+    if stride is None:
+        _check_row(what, [(piece.start, piece.start + piece.length, piece) for piece in pieces], 0, size, size)
+        return
+    held = [(rectangle, piece) for piece in pieces for rectangle in piece.rectangles(stride)]
+    # Between two edges the same pieces cross every row.
+    edges = sorted({0, size // stride, *(edge for rectangle, _ in held for edge in _rows_of(rectangle))})
+    for first, after in pairwise(edges):
+        row = [
+            (first * stride + column, first * stride + column + rectangle.width, piece)
+            for rectangle, piece in held
+            if _rows_of(rectangle)[0] <= first and after <= _rows_of(rectangle)[1]
+            for column in [rectangle.start % stride]
+        ]
+        _check_row(what, sorted(row, key=lambda part: part[0]), first * stride, (first + 1) * stride, size)
+
+
+def _rows_of(rectangle: Rectangle) -> tuple[int, int]:
+    first = rectangle.start // rectangle.stride
+    return first, first + rectangle.rows
+
+
+def _check_inside(what: str, piece: Piece, stride: int | None, size: int) -> None:
+    width = piece.length // piece.rows if piece.rows > 0 else 0
+    end = Rectangle(0, piece.start, piece.rows, width, piece.stride).end
+    if piece.start < 0 or end > size:
+        raise CheckpointError(f"{what}: {piece.file} holds elements {piece.start}..{end} of {size}")
+    if piece.rows == 1:
+        return
+    fits = piece.rows > 1 and width * piece.rows == piece.length and piece.stride == stride and size % stride == 0
+    if not fits or piece.start % stride + width > stride:
+        raise CheckpointError(
+            f"{what}: {piece.file} holds {piece.length} elements from {piece.start} on as {piece.rows} rows "
+            f"{piece.stride} apart, which is no part of {size} elements"
+        )
+
+
+def _check_row(what: str, parts: Sequence[tuple[int, int, Piece]], begin: int, stop: int, size: int) -> None:
+    """See that parts (start, end, piece), by start, cover elements begin … stop − 1."""
+    end, holder = begin, "no file"
+    for start, after, piece in parts:
+        if start < end:
+            raise CheckpointError(f"{what}: element {start} is in {holder} and again in {piece.file}")
+        if start > end:
+            raise CheckpointError(f"{what}: elements {end}..{start} of {size} are held by no rank")
+        end, holder = after, piece.file
+    if end < stop:
+        raise CheckpointError(f"{what}: elements {end}..{stop} of {size} are held by no rank")

@@ -33,7 +33,10 @@ def write_parts(
         for fragment in part:
             key = f"{fragment.name}/{fragment.kind}/{fragment.start}"
             tensors[key] = fragment.values.detach().cpu().contiguous()
-            pieces.append(Piece(fragment.name, fragment.kind, fragment.start, fragment.values.numel(), file, key))
+            place = {"start": fragment.start, "rows": fragment.rows, "stride": fragment.stride}
+            pieces.append(
+                Piece(fragment.name, fragment.kind, length=fragment.values.numel(), file=file, key=key, **place)
+            )
         records[file] = write_file(directory / file, serialise(tensors), files)
     return records, pieces
 

@@ -6,8 +6,6 @@ import hashlib
 import json
 import logging
 import math
-from bisect import bisect_right
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -19,7 +17,9 @@ from megatron_glm.checkpoint.format import KINDS, PARAMETERS, STATE, Kind, is_at
 from megatron_glm.checkpoint.index import Index, Piece
 from megatron_glm.checkpoint.manifest import verify_checkpoint
 from megatron_glm.errors import CheckpointError
+from megatron_glm.parallel.rectangles import Rectangle, flat_range
 
+_HASHED_ELEMENTS = 1 << 24
 _log = logging.getLogger(__name__)
 
 
@@ -65,15 +65,40 @@ class CheckpointReader:
         stop = size if stop is None else stop
         if not 0 <= start <= stop <= size:
             raise IndexError(f"{name}: elements {start}..{stop} of {size}")
-        values = torch.empty(stop - start, dtype=torch.float32)
-        pieces = self._index.pieces(name, kind)
-        first = max(0, bisect_right(pieces, start, key=lambda piece: piece.start) - 1)
-        for piece in pieces[first:]:
-            if piece.start >= stop:
+        return self.read_rectangle(name, kind, Rectangle(0, start, 1, stop - start, size))
+
+    def read_rectangle(self, name: str, kind: Kind, wanted: Rectangle) -> Tensor:
+        """Some columns of some rows of a parameter: fp32 [rows · width], one row after another.
+
+        Raises:
+            CheckpointError: the checkpoint has no such parameter.
+        """
+        self._size(name)
+        # Whatever has more than one row gives the grid: a parameter is cut in one way only.
+        stride = wanted.stride if wanted.rows > 1 else self._index.stride(name, kind)
+        parts = [wanted] if wanted.rows > 1 else list(flat_range(wanted.start, wanted.start + wanted.width, stride))
+        values = torch.empty(wanted.size, dtype=torch.float32)
+        for piece in self._index.pieces(name, kind):
+            if piece.start >= wanted.end:
                 break
-            begin, end = max(start, piece.start), min(stop, piece.start + piece.length)
-            values[begin - start : end - start] = self._read_piece(piece, begin - piece.start, end - piece.start)
+            for stored in piece.rectangles(stride):
+                for part in parts:
+                    self._copy(piece, stored, part, values)
         return values
+
+    def _copy(self, piece: Piece, stored: Rectangle, part: Rectangle, values: Tensor) -> None:
+        """Copy the elements that a stored rectangle and a wanted one share; both are on the same grid."""
+        (row, column), (part_row, part_column) = divmod(stored.start, stored.stride), divmod(part.start, part.stride)
+        top, bottom = max(row, part_row), min(row + stored.rows, part_row + part.rows)
+        left, right = max(column, part_column), min(column + stored.width, part_column + part.width)
+        if top >= bottom or left >= right:
+            return
+        begin = stored.offset + (top - row) * stored.width
+        rows = self._read_piece(piece, begin, begin + (bottom - top) * stored.width).view(-1, stored.width)
+        target = values[part.offset : part.offset + part.size].view(part.rows, part.width)
+        target[top - part_row : bottom - part_row, left - part_column : right - part_column] = rows[
+            :, left - column : right - column
+        ]
 
     def parameter_hashes(self) -> dict[str, str]:
         """SHA-256 of the little-endian fp32 bytes of each `name/kind`: equal under every layout."""
@@ -103,14 +128,10 @@ class CheckpointReader:
         return (self.path / name).read_bytes()
 
     def _hash(self, name: str, kind: Kind) -> str:
-        digest = hashlib.sha256()
-        for values in self._stored(name, kind):
-            digest.update(memoryview(values.numpy()))
+        digest, size = hashlib.sha256(), self._size(name)
+        for start in range(0, size, _HASHED_ELEMENTS):
+            digest.update(memoryview(self.read(name, kind, start, min(start + _HASHED_ELEMENTS, size)).numpy()))
         return digest.hexdigest()
-
-    def _stored(self, name: str, kind: Kind) -> Iterator[Tensor]:
-        for piece in self._index.pieces(name, kind):
-            yield self._read_piece(piece, 0, piece.length)
 
     def _read_piece(self, piece: Piece, begin: int, end: int) -> Tensor:
         where = self.path / piece.file

@@ -11,6 +11,7 @@ from pydantic import BaseModel, ConfigDict, Field, model_validator
 
 Probability = Annotated[float, Field(ge=0.0, le=1.0)]
 Positive = Annotated[int, Field(ge=1)]
+Recompute = Literal["none", "selective", "full"]
 
 
 class Section(BaseModel):
@@ -49,10 +50,40 @@ class Tokenizer(Section):
 
 
 class Source(Section):
-    """One corpus."""
+    """One corpus: a directory of ours, or existing pairs of Megatron."""
 
-    path: str = Field(description="directory written by data_tools.preprocess")
+    path: str | None = Field(None, description="directory written by data_tools.preprocess")
+    prefixes: Annotated[tuple[str, ...], Field(min_length=1)] | None = Field(
+        None, description="instead of path: existing .bin/.idx pairs without extension, or patterns of them"
+    )
+    held_out_prefixes: Annotated[tuple[str, ...], Field(min_length=1)] | None = Field(
+        None, description="pairs that are only evaluated, beside prefixes"
+    )
     weight: Annotated[float, Field(gt=0)] = Field(1.0, description="share of the samples, relative to the others")
+
+    @model_validator(mode="after")
+    def _is_of_one_kind(self) -> Self:
+        if (self.path is None) == (self.prefixes is None):
+            raise ValueError("give either path (written by data_tools.preprocess) or prefixes (.bin/.idx pairs)")
+        if self.held_out_prefixes and not self.prefixes:
+            raise ValueError("held_out_prefixes belong to prefixes; a path has held-out documents of its own")
+        return self
+
+    @property
+    def name(self) -> str:
+        """What messages call it: its path or prefixes."""
+        return self.path if self.path is not None else " ".join(self.prefixes or ())
+
+
+class Phase(Section):
+    """What changes from a sample on; what it does not give stays as it was."""
+
+    from_sample: Annotated[int, Field(ge=1, le=10**18)] = Field(description="global sample with which the phase begins")
+    sources: Annotated[tuple[Source, ...], Field(min_length=1)] | None = Field(
+        None, description="all sources of the phase; default: those before"
+    )
+    window: Annotated[int, Field(ge=2)] | None = Field(None, description="raw tokens of a sample; default: as before")
+    objective: dict[str, Any] = Field(default_factory=dict, description="the settings of `objective` that change")
 
 
 class Data(Section):
@@ -60,8 +91,12 @@ class Data(Section):
 
     sources: Annotated[tuple[Source, ...], Field(min_length=1)]
     window: Annotated[int, Field(ge=2)] = Field(512, description="raw tokens of a sample, at most")
+    phases: tuple[Phase, ...] = Field((), description="what changes in the course of the run, by first sample")
     isolate_documents: bool = Field(True, description="each document piece of a window sees only itself")
-    prefetch: Annotated[int, Field(ge=0)] = Field(2, description="steps prepared ahead by a thread; 0: none")
+    prefetch: Annotated[int, Field(ge=0, le=128)] = Field(  # sockets to workers hold twice as many
+        2, description="steps prepared ahead; 0: none without workers"
+    )
+    workers: Annotated[int, Field(ge=0)] = Field(0, description="processes that prepare steps; 0: a thread does")
 
 
 class Objective(Section):
@@ -105,6 +140,7 @@ class Optimizer(Section):
     eps: Annotated[float, Field(gt=0)] = 1e-6
     weight_decay: Annotated[float, Field(ge=0)] = 0.1
     gradient_clipping: Annotated[float, Field(ge=0)] = Field(1.0, description="largest global norm; 0: off")
+    fused: Literal["torch", "apex", "auto"] = Field("torch", description="whose fused AdamW; auto: apex where it is")
 
 
 class Schedule(Section):
@@ -125,6 +161,33 @@ class Schedule(Section):
         return self
 
 
+class LossScale(Section):
+    """Dynamic loss scaling of fp16: halved at an overflow, doubled after a window without one."""
+
+    initial_power: Annotated[int, Field(ge=0, le=32)] = Field(16, description="it starts at 2 to this power")
+    window: Positive = Field(1000, description="steps without an overflow after which it doubles")
+    floor: Positive = Field(1, description="it never falls below")
+    patience: Positive = Field(10, description="overflows in a row at the floor after which the run stops")
+
+
+class BatchRamp(Section):
+    """Smaller batches first: the size rises with the samples consumed, in equal increments."""
+
+    start: Positive | None = Field(None, description="samples of the first step; default: no ramp")
+    increment: Positive = Field(1, description="samples a step that each stage of the ramp adds")
+    samples: Positive = Field(1, description="consumed samples from which on train.global_batch_size holds")
+
+
+class EmbeddingGradient(Section):
+    """Shrinks the gradient that reaches the word table from the input (GLM-130B, arXiv 2210.02414, section 2.3)."""
+
+    factor: Annotated[float, Field(gt=0, le=1)] = Field(1.0, description="what it is multiplied by; 1: left alone")
+    hold_samples: Annotated[int, Field(ge=0)] | None = Field(
+        None, description="consumed samples from which on the factor rises; default: it never does"
+    )
+    rise_samples: Positive = Field(1, description="samples over which it then rises linearly to 1")
+
+
 class Train(Section):
     """The run."""
 
@@ -133,19 +196,54 @@ class Train(Section):
     global_batch_size: Positive = Field(description="samples a step")
     micro_batch_size: Positive = Field(description="samples of one forward pass on one replica")
     seed: Annotated[int, Field(ge=0, lt=2**63)] = 1234
-    precision: Literal["fp32", "bf16"] = "fp32"
+    precision: Literal["fp32", "bf16", "fp16"] = "fp32"
     loss: Literal["per_objective", "per_token"] = Field("per_objective", description="what the mean is taken over")
-    recompute: Literal["none", "full"] = Field("none", description="activation checkpointing of every layer")
+    label_smoothing: Annotated[float, Field(ge=0, lt=1)] = Field(
+        0.0, description="share of a target's distribution that is uniform over the tokenizer's ids; training only"
+    )
+    recompute: Recompute = Field("none", description="activation checkpointing: of nothing, attention, whole layers")
+    loss_scale: LossScale = LossScale()
+    batch_ramp: BatchRamp = BatchRamp()
+    embedding_gradient: EmbeddingGradient = EmbeddingGradient()
     log_interval: Positive = Field(10, description="steps")
     eval_interval: Positive = Field(1000, description="steps")
+    replica_check_interval: Positive = Field(
+        1000, description="steps after which all that ranks hold twice is compared, at every save besides"
+    )
     eval_samples: Positive = Field(256, description="held-out windows of an evaluation, once per objective")
     threads: Positive | None = Field(None, description="CPU threads of a process; default: torch's choice")
+
+    @model_validator(mode="after")
+    def _ramp_ends_at_the_batch(self) -> Self:
+        ramp, batch = self.batch_ramp, self.global_batch_size
+        if ramp.start is None:
+            return self
+        if ramp.start >= batch:
+            raise ValueError(f"batch_ramp.start {ramp.start} must be below global_batch_size {batch}")
+        if rest := (batch - ramp.start) % ramp.increment:
+            raise ValueError(
+                f"batch_ramp: steps of increment {ramp.increment} from start {ramp.start} miss global_batch_size"
+                f" {batch}; nearest start is {ramp.start + rest}"
+            )
+        return self
 
 
 class Parallel(Section):
     """How the work is spread over processes."""
 
     zero_stage: Literal[0, 1, 2, 3] = 1
+    tensor: Positive = Field(1, description="ranks that share each layer: its heads, features and words")
+    sequence: bool = Field(False, description="these ranks also divide the tokens between the layers")
+    offload_optimizer: Literal["none", "cpu"] = Field(
+        "none", description="where fp32 weights and moments are kept and updated; none: where the model is"
+    )
+    pipeline: Positive = Field(1, description="stages of consecutive layers through which a micro-batch passes")
+
+    @model_validator(mode="after")
+    def _sequence_needs_tensor(self) -> Self:
+        if self.sequence and self.tensor == 1:
+            raise ValueError("sequence: true divides tokens over the ranks of parallel.tensor, which is 1; raise it")
+        return self
 
 
 class Checkpoint(Section):

@@ -7,16 +7,19 @@ interval of keys it sees, and the key of its dropout.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
+from typing import Self, TypeVar
 
-import numpy as np
 import torch
 from torch import Tensor
 
 from glm_kernels.attention.visibility import Visibility
 from glm_kernels.dropout.keys import RowKeys
-from megatron_glm.objective.sample import Objective, Sample
+from megatron_glm.data.flat_row import FlatRow, flat_row
+from megatron_glm.objective.sample import Sample
+
+_Group = TypeVar("_Group", Visibility, RowKeys)
 
 
 @dataclass(frozen=True)
@@ -48,66 +51,50 @@ class Batch:
     num_samples: int
     yielded: int
 
+    @classmethod
+    def of(cls, row: FlatRow) -> Self:
+        """The row's arrays as tensors; they share its memory."""
+        num_tokens, num_samples, yielded = row.totals.tolist()
+        bounds = (row.key_start, row.key_end, row.query_start, row.query_end)
+        return cls(
+            input_ids=torch.from_numpy(row.input_ids),
+            position_ids=torch.from_numpy(row.position_ids),
+            block_position_ids=torch.from_numpy(row.block_position_ids),
+            visibility=Visibility(*map(torch.from_numpy, bounds), segments=tuple(map(tuple, row.segments.tolist()))),
+            row_keys=RowKeys(
+                torch.from_numpy(row.sample), torch.from_numpy(row.token), tuple(map(tuple, row.spans.tolist()))
+            ),
+            target_index=torch.from_numpy(row.target_index),
+            target_ids=torch.from_numpy(row.target_ids),
+            target_objective=torch.from_numpy(row.target_objective),
+            target_counts=tuple(row.target_counts.tolist()),
+            num_tokens=num_tokens,
+            num_samples=num_samples,
+            yielded=yielded,
+        )
+
     def to(self, device: torch.device | str) -> Batch:
-        """The same batch on a device."""
+        """The same batch on a device; the host does not wait for tensors that lie in pinned memory."""
+        return self._each(lambda part: part.to(device, non_blocking=True), lambda part: part.to(device))
+
+    def pin_memory(self) -> Batch:
+        """The same batch in page-locked memory, from which a GPU copies while the host goes on."""
+        return self._each(Tensor.pin_memory, lambda part: part.pin_memory())
+
+    def _each(self, move: Callable[[Tensor], Tensor], move_group: Callable[[_Group], _Group]) -> Batch:
         return replace(
             self,
-            input_ids=self.input_ids.to(device),
-            position_ids=self.position_ids.to(device),
-            block_position_ids=self.block_position_ids.to(device),
-            visibility=self.visibility.to(device),
-            row_keys=self.row_keys.to(device),
-            target_index=self.target_index.to(device),
-            target_ids=self.target_ids.to(device),
-            target_objective=self.target_objective.to(device),
+            input_ids=move(self.input_ids),
+            position_ids=move(self.position_ids),
+            block_position_ids=move(self.block_position_ids),
+            visibility=move_group(self.visibility),
+            row_keys=move_group(self.row_keys),
+            target_index=move(self.target_index),
+            target_ids=move(self.target_ids),
+            target_objective=move(self.target_objective),
         )
 
 
 def collate(samples: Sequence[Sample], *, multiple: int = 64, capacity: int | None = None, pad_id: int) -> Batch:
-    """Put samples into one row, in the given order; there may be none, and empty ones.
-
-    Args:
-        multiple: the row is padded to a multiple of this many tokens, and has at least as many.
-        capacity: the row's length in tokens instead, where all rows must be alike (pipelines).
-        pad_id: the token of the padding.
-
-    Raises:
-        ValueError: more tokens than `capacity`.
-    """
-    lengths = np.array([len(sample.input_ids) for sample in samples], np.int64)
-    ends = np.cumsum(lengths)
-    num_tokens = int(lengths.sum())
-    T = max(1, -(-num_tokens // multiple)) * multiple if capacity is None else capacity
-    if num_tokens > T:
-        raise ValueError(f"{len(samples)} samples have {num_tokens} tokens, the row's capacity is {T}")
-
-    def row(name: str, padding: int) -> np.ndarray:
-        values = np.full(T, padding, np.int64)
-        np.concatenate([values[:0], *(getattr(s, name) for s in samples)], out=values[:num_tokens])
-        return values
-
-    is_target = row("loss_mask", 0).astype(bool)
-    target_index = np.flatnonzero(is_target)
-    objective = np.repeat([sample.objective for sample in samples], lengths).astype(np.int64)
-    target_objective = objective[target_index]
-    counts = np.bincount(target_objective, minlength=len(Objective))
-    starts = (ends - lengths).tolist()
-    segments = [
-        (start + begin, part_a, start + end)
-        for sample, start in zip(samples, starts, strict=True)
-        for begin, part_a, end in sample.segments.tolist()
-    ]
-    return Batch(
-        input_ids=torch.from_numpy(row("input_ids", pad_id)),
-        position_ids=torch.from_numpy(row("position_ids", 0)),
-        block_position_ids=torch.from_numpy(row("block_position_ids", 0)),
-        visibility=Visibility.from_segments(tuple(segments), T),
-        row_keys=RowKeys.from_lengths([sample.index for sample in samples], lengths.tolist(), T),
-        target_index=torch.from_numpy(target_index),
-        target_ids=torch.from_numpy(row("targets", pad_id)[target_index]),
-        target_objective=torch.from_numpy(target_objective),
-        target_counts=tuple(counts.tolist()),
-        num_tokens=num_tokens,
-        num_samples=len(samples),
-        yielded=sum(sample.yielded for sample in samples),
-    )
+    """Put samples into one row: `flat_row` as tensors."""
+    return Batch.of(flat_row(samples, multiple=multiple, capacity=capacity, pad_id=pad_id))

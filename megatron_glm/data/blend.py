@@ -31,32 +31,34 @@ class Blend:
     Args:
         weights: of the sources, positive, relative to each other; a float means the decimal that it
             prints as, so 0.1 is a tenth.
+        field: where the sources stand in the configuration, for errors.
 
     Attributes:
         counts: samples of each source in a period, int64 [sources].
-        period: samples after which the sequence repeats: the weights' common denominator, or 2**16 where that
-            is larger.
-        weights: the weights in effect, exact fractions that sum to 1. They are the asked ones, but for a period
-            of 2**16, where each differs by less than 2**-16.
+        period: samples after which the sequence repeats: the common denominator of the shares, at most 2**16.
+        weights: the shares, exact fractions that sum to 1.
 
     Raises:
-        ConfigError: a weight too small to get one sample in 2**16.
+        ConfigError: a weight too small to get one sample in 2**16, or shares without a common denominator up to
+            2**16, which would have to be rounded; the nearest that have one are named.
     """
 
-    def __init__(self, weights: Sequence[float | Fraction]):
-        shares = _normalized(weights)
+    def __init__(self, weights: Sequence[float | Fraction], *, field: str = "data.sources"):
+        shares = normalized(weights)
         period = math.lcm(*(share.denominator for share in shares))
-        if period <= MAX_PERIOD:
-            counts = [int(share * period) for share in shares]
-        else:
-            period, counts = MAX_PERIOD, _apportion(shares, MAX_PERIOD)
+        counts = _apportion(shares, min(period, MAX_PERIOD))
         for ordinal, count in enumerate(counts):
             if count == 0:
                 raise ConfigError(
-                    f"data.sources[{ordinal}].weight: {weights[ordinal]} is a share of "
+                    f"{field}[{ordinal}].weight: {weights[ordinal]} is a share of "
                     f"{float(shares[ordinal]):.3g}, too small for one sample in {MAX_PERIOD}; "
                     "raise it or leave the source out"
                 )
+        if period > MAX_PERIOD:
+            raise ConfigError(
+                f"{field}: the shares of these weights have no common denominator up to {MAX_PERIOD}, so they could "
+                f"not be kept exactly; the nearest weights that can are {', '.join(map(str, counts))}"
+            )
         self.period = period
         self.counts = np.array(counts, np.int64)
         self.weights = tuple(Fraction(count, period) for count in counts)
@@ -69,8 +71,14 @@ class Blend:
         source = self._source[slot]
         return source, cycle * self.counts[source] + self._before[slot]
 
+    def counts_before(self, index: int) -> np.ndarray:
+        """How many of the samples 0 … index − 1 come from each source: int64 [sources]."""
+        cycle, slot = divmod(index, self.period)
+        return cycle * self.counts + np.bincount(self._source[:slot], minlength=len(self.counts))
 
-def _normalized(weights: Sequence[float | Fraction]) -> list[Fraction]:
+
+def normalized(weights: Sequence[float | Fraction]) -> list[Fraction]:
+    """The shares, which sum to 1; a float means the decimal that it prints as."""
     exact = [Fraction(str(weight)) for weight in weights]
     if not exact or min(exact) <= 0:
         raise ValueError(f"a blend needs positive weights, got {list(weights)}")

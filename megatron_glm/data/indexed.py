@@ -15,12 +15,14 @@ import struct
 from array import array
 from bisect import bisect_right
 from collections.abc import Iterator, Sequence
+from itertools import chain
 from pathlib import Path
 from types import TracebackType
 from typing import Self
 
 import numpy as np
 
+from megatron_glm.data.file_array import FileArray, ReadOnlyFile
 from megatron_glm.errors import DataError
 from megatron_glm.files import Files, atomic_file
 
@@ -32,6 +34,7 @@ _DTYPES = {4: np.dtype("<i4"), 8: np.dtype("<u2")}
 _CODES = {dtype: code for code, dtype in _DTYPES.items()}
 _UINT16_BELOW = 65_500  # Megatron's own threshold: ids of 65 500 and above go into int32
 _MAX_LENGTH = 2**31 - 1
+_SEQUENCES = 64  # that a window may hold; read at once where their number is not known
 _CHUNK = 1 << 20  # entries that a full check holds in memory at a time
 
 
@@ -48,6 +51,11 @@ def bin_path(prefix: Path) -> Path:
 def idx_path(prefix: Path) -> Path:
     """The file of the lengths, offsets and documents of a pair."""
     return prefix.with_name(f"{prefix.name}.idx")
+
+
+def index_header(dtype: np.dtype, sequences: int, documents: int) -> bytes:
+    """The first bytes of an .idx."""
+    return _HEADER.pack(_MAGIC, _VERSION, _CODES[dtype], sequences, documents + 1)
 
 
 class IndexedWriter:
@@ -99,25 +107,49 @@ class IndexedWriter:
                 f"at most {_MAX_LENGTH} fit the format; split the document"
             )
         if tokens.size:
-            self._check_ids(tokens)
+            self._check_ids(tokens, np.array([tokens.size]))
             self._files.write(self._bin, memoryview(tokens.astype(self._dtype)))
         self._lengths.extend(lengths)
         self._documents.append(len(self._lengths))
+        self.num_tokens += tokens.size
+
+    def add_documents(self, tokens: np.ndarray, lengths: np.ndarray, sequences_per_document: np.ndarray) -> None:
+        """Append many documents at once, as `add_document` does one by one.
+
+        Args:
+            tokens: integer ids of all documents, one after another [n].
+            lengths: tokens of each sequence, n in all [s].
+            sequences_per_document: s in all [d].
+
+        Raises:
+            DataError: an id is outside the vocabulary, or a sequence is too long for the format; nothing is written.
+        """
+        lengths, counts = np.asarray(lengths, np.int64), np.asarray(sequences_per_document, np.int64)
+        if min(lengths.min(initial=0), counts.min(initial=0)) < 0 or lengths.sum() != tokens.size:
+            raise ValueError(f"{len(lengths)} sequences of {lengths.sum()} tokens do not tile {tokens.size} tokens")
+        if counts.sum() != len(lengths):
+            raise ValueError(f"{len(counts)} documents of {counts.sum()} sequences, there are {len(lengths)}")
+        last_sequences = np.cumsum(counts)
+        if (longest := int(lengths.max(initial=0))) > _MAX_LENGTH:
+            document = int(last_sequences.searchsorted(lengths.argmax(), side="right"))
+            raise DataError(
+                f"{self._prefix}: document {self.num_documents + document} has a sequence of {longest} tokens, "
+                f"at most {_MAX_LENGTH} fit the format; split the document"
+            )
+        if tokens.size:
+            self._check_ids(tokens, np.concatenate(([0], np.cumsum(lengths)))[last_sequences])
+            self._files.write(self._bin, memoryview(tokens.astype(self._dtype)))
+        self._documents.frombytes((last_sequences + len(self._lengths)).tobytes())
+        self._lengths.frombytes(lengths.astype(np.intc).tobytes())
         self.num_tokens += tokens.size
 
     def close(self) -> None:
         """Flush the .bin to the disk and publish the .idx."""
         self._files.sync(self._bin)
         self._bin.close()
-        lengths = np.array(self._lengths, dtype="<i4")
-        # One int64 sum: adding int32 scalars one by one is how Megatron's merge overflowed.
-        offsets = np.zeros(len(lengths), dtype="<i8")
-        np.cumsum(lengths[:-1], dtype=np.int64, out=offsets[1:])
-        offsets *= self._dtype.itemsize
-        header = _HEADER.pack(_MAGIC, _VERSION, _CODES[self._dtype], len(lengths), len(self._documents))
-        documents = np.array(self._documents, dtype="<i8")
+        header = index_header(self._dtype, len(self._lengths), self.num_documents)
         with atomic_file(idx_path(self._prefix), self._files) as stream:
-            for part in (header, lengths.tobytes(), offsets.tobytes(), documents.tobytes()):
+            for part in chain([header], self._length_blocks(), self._offset_blocks(), self._document_blocks()):
                 self._files.write(stream, part)
 
     def abandon(self) -> None:
@@ -136,61 +168,78 @@ class IndexedWriter:
         else:
             self.abandon()
 
-    def _check_ids(self, tokens: np.ndarray) -> None:
+    def _length_blocks(self) -> Iterator[bytes]:
+        for lengths in _blocks(self._lengths):
+            yield lengths.astype("<i4").tobytes()
+
+    def _offset_blocks(self) -> Iterator[bytes]:
+        start = 0
+        for lengths in _blocks(self._lengths):
+            # One int64 sum: adding int32 scalars one by one is how Megatron's merge overflowed.
+            ends = start + np.cumsum(lengths, dtype=np.int64)
+            yield ((ends - lengths) * self._dtype.itemsize).astype("<i8").tobytes()
+            start = int(ends[-1])
+
+    def _document_blocks(self) -> Iterator[bytes]:
+        for sequences in _blocks(self._documents):
+            yield sequences.astype("<i8").tobytes()
+
+    def _check_ids(self, tokens: np.ndarray, ends: np.ndarray) -> None:
+        """Refuse ids [n] outside the vocabulary; `ends`, in tokens, tell which of the documents [d] holds one."""
         # NumPy would store 70 000 as 4 464 without a word.
         if tokens.dtype.kind not in "iu":
             raise ValueError(f"token ids must be integers, got {tokens.dtype}")
         low, high = int(tokens.min()), int(tokens.max())
         if low < 0 or high >= self._num_ids:
+            place = int(((tokens < 0) | (tokens >= self._num_ids)).argmax())
+            document = self.num_documents + int(ends.searchsorted(place, side="right"))
             raise DataError(
-                f"{self._prefix}: document {self.num_documents} holds id {low if low < 0 else high}, "
+                f"{self._prefix}: document {document} holds id {tokens[place]}, "
                 f"ids must be 0 … {self._num_ids - 1}; was it written by this tokenizer?"
             )
 
 
 class IndexedFile:
-    """One pair, memory-mapped for reading.
+    """One pair, open for reading; its two files are closed with the object.
 
     Opening looks at the header, the sizes and the ends only, whatever the size; `check` looks at
-    everything. Every array returned is a copy, so it outlives the maps, which go with the object.
+    everything. Every array returned is a copy, so it outlives the object.
 
     Raises:
-        DataError: a file is missing, or the two do not fit each other.
+        DataError: a file is missing, or the two do not fit each other; on every read, a file has been cut since.
     """
 
     def __init__(self, prefix: Path):
         self._idx_path, self._bin_path = idx_path(prefix), bin_path(prefix)
-        index, data = _map(self._idx_path), _map(self._bin_path)
+        index, data = _open(self._idx_path), _open(self._bin_path)
         self.dtype, self.num_sequences, entries = self._read_header(index)
         self.num_documents = entries - 1
-        self._data_bytes = len(data)
+        self._data_bytes = data.size
         if self._data_bytes % self.dtype.itemsize:
-            raise DataError(f"{self._bin_path}: {len(data)} bytes are no whole number of {self.dtype} ids")
+            raise DataError(f"{self._bin_path}: {data.size} bytes are no whole number of {self.dtype} ids")
         self.num_tokens = self._data_bytes // self.dtype.itemsize
-        self._tokens = data.view(self.dtype)
-        # These views are not aligned (34 bytes come before them), so NumPy's vector functions copy
-        # them whole: only single entries and bounded chunks may be touched.
-        ends = np.cumsum([_HEADER.size, 4 * self.num_sequences, 8 * self.num_sequences, 8 * entries]).tolist()
-        self._lengths = index[ends[0] : ends[1]].view("<i4")
-        self._offsets = index[ends[1] : ends[2]].view("<i8")
-        self._documents = index[ends[2] : ends[3]].view("<i8")
+        self._tokens = FileArray(data, 0, self.num_tokens, self.dtype)
+        starts = np.cumsum([_HEADER.size, 4 * self.num_sequences, 8 * self.num_sequences]).tolist()
+        self._lengths = FileArray(index, starts[0], self.num_sequences, "<i4")
+        self._offsets = FileArray(index, starts[1], self.num_sequences, "<i8")
+        self._documents = FileArray(index, starts[2], entries, "<i8")
         self._check_ends()
 
     def document_start(self, k: int) -> int:
         """Where document k begins, in tokens; 0 <= k <= num_documents, the last is num_tokens."""
         if not 0 <= k <= self.num_documents:
             raise IndexError(f"document {k} lies outside 0 … {self.num_documents}")
-        sequence = int(self._documents[k])
+        sequence = self._documents[k]
         if sequence == self.num_sequences:
             return self.num_tokens
         if 0 <= sequence < self.num_sequences:
-            start, rest = divmod(int(self._offsets[sequence]), self.dtype.itemsize)
+            start, rest = divmod(self._offsets[sequence], self.dtype.itemsize)
             if 0 <= start <= self.num_tokens and not rest:
                 return start
         raise self._damaged(f"the start of document {k} lies outside the file")
 
     def find_document(self, token: int) -> int:
-        """The document that holds a token, by binary search in the map; 0 <= token < num_tokens."""
+        """The document that holds a token, by binary search in the file; 0 <= token < num_tokens."""
         if not 0 <= token < self.num_tokens:
             raise IndexError(f"token {token} lies outside range({self.num_tokens})")
         # Of several with one start all but the last are empty, hence bisect_right.
@@ -205,7 +254,46 @@ class IndexedFile:
         """The ids of a range of tokens: int32 [stop - start], a copy."""
         if not 0 <= start <= stop <= self.num_tokens:
             raise IndexError(f"tokens {start} … {stop} lie outside 0 … {self.num_tokens}")
-        return self._tokens[start:stop].astype(np.int32)
+        return self._tokens.read(start, stop).astype(np.int32)
+
+    def sequence_ends(self, start: int, stop: int, document: int | None = None) -> np.ndarray:
+        """Where sequences end in a range, ascending: int64 [s], tokens in (start, stop].
+
+        A binary search, and a read of what is found.
+
+        Args:
+            document: one that begins at `start` or before it, near by: the search is in it.
+        """
+        if not 0 <= start <= stop <= self.num_tokens:
+            raise IndexError(f"tokens {start} … {stop} lie outside 0 … {self.num_tokens}")
+        # A sequence ends where the next one begins, and the last one with the file.
+        low, high = 0, self.num_sequences
+        if document is not None:
+            low, high = self._documents[document], self._documents[document + 1]
+            if not 0 <= low <= high <= self.num_sequences:
+                raise self._damaged(f"document {document} lies outside the file")
+        first = bisect_right(self._offsets, start * self.dtype.itemsize, low, high)
+        begins, size = self._offsets.read(first, first + _SEQUENCES), _SEQUENCES
+        while len(begins) == size and begins[-1] <= stop * self.dtype.itemsize:
+            size *= 2
+            begins = self._offsets.read(first, first + size)
+        ends, rest = np.divmod(begins, self.dtype.itemsize)
+        if rest.any() or (np.diff(ends) < 0).any():
+            raise self._damaged(f"its offsets are not in order around token {start}")
+        ends = ends[(ends > start) & (ends <= stop)]
+        if stop == self.num_tokens:
+            ends = np.append(ends, stop)
+        return ends[np.diff(ends, prepend=start) > 0]  # a sequence without tokens ends where the one before it does
+
+    def lengths(self) -> Iterator[np.ndarray]:
+        """The tokens of every sequence, a bounded number at a time: int32 [k]."""
+        for _, lengths in _chunks(self._lengths):
+            yield lengths
+
+    def documents(self) -> Iterator[np.ndarray]:
+        """The sequences up to the end of every document, a bounded number at a time: int64 [k]."""
+        for start, entries in _chunks(self._documents):
+            yield entries if start else entries[1:]
 
     def check(self, vocab_size: int | None = None, eos: int | None = None) -> None:
         """Look at every entry and every id.
@@ -217,8 +305,7 @@ class IndexedFile:
         Raises:
             DataError: the first thing that is wrong.
         """
-        self._check_sequences()
-        self._check_documents()
+        self.check_structure()
         if eos is not None:
             self._check_eos(eos)
         for start, ids in _chunks(self._tokens):
@@ -231,10 +318,19 @@ class IndexedFile:
                     "write the data again with the right tokenizer"
                 )
 
-    def _read_header(self, index: np.ndarray) -> tuple[np.dtype, int, int]:
-        if len(index) < _HEADER.size:
-            raise self._damaged(f"{len(index)} bytes are shorter than the header of {_HEADER.size}")
-        magic, version, code, sequences, entries = _HEADER.unpack(index[: _HEADER.size].tobytes())
+    def check_structure(self) -> None:
+        """Look at every length, offset and document, not at the ids.
+
+        Raises:
+            DataError: the first thing that is wrong.
+        """
+        self._check_sequences()
+        self._check_documents()
+
+    def _read_header(self, index: ReadOnlyFile) -> tuple[np.dtype, int, int]:
+        if index.size < _HEADER.size:
+            raise self._damaged(f"{index.size} bytes are shorter than the header of {_HEADER.size}")
+        magic, version, code, sequences, entries = _HEADER.unpack(index.read(0, _HEADER.size))
         if magic != _MAGIC:
             raise DataError(f"{self._idx_path}: not an index of Megatron (starts with {magic!r}, expected {_MAGIC!r})")
         if version != _VERSION:
@@ -245,11 +341,25 @@ class IndexedFile:
                 "write the data again with python -m data_tools.preprocess"
             )
         expected = _HEADER.size + 12 * sequences + 8 * entries
-        if entries < 1 or len(index) != expected:
+        if entries < 1 or index.size != expected:
+            self._refuse_relatives(index.size, expected, sequences)
             raise self._damaged(
-                f"its {sequences} sequences and {entries - 1} documents need {expected} bytes, there are {len(index)}"
+                f"its {sequences} sequences and {entries - 1} documents need {expected} bytes, there are {index.size}"
             )
         return _DTYPES[code], sequences, entries
+
+    def _refuse_relatives(self, size: int, expected: int, sequences: int) -> None:
+        """Formats with the same magic, told by their size."""
+        if size == expected + sequences:
+            raise DataError(
+                f"{self._idx_path}: holds the modes of multimodal sequences; only text can be read, "
+                "write it again without them"
+            )
+        if size == _HEADER.size - 8 + 12 * sequences:
+            raise DataError(
+                f"{self._idx_path}: an index of fairseq, which has no documents; "
+                "write the data again with python -m data_tools.preprocess"
+            )
 
     def _check_ends(self) -> None:
         if self._documents[0] != 0 or self._documents[-1] != self.num_sequences:
@@ -259,7 +369,7 @@ class IndexedFile:
             )
         end = 0
         if self.num_sequences:
-            end = int(self._offsets[-1]) + int(self._lengths[-1]) * self.dtype.itemsize
+            end = self._offsets[-1] + self._lengths[-1] * self.dtype.itemsize
             if self._offsets[0] != 0:
                 raise self._damaged(f"the first sequence starts at byte {self._offsets[0]}, expected 0")
         if end != self._data_bytes:
@@ -275,11 +385,11 @@ class IndexedFile:
                 raise self._damaged(f"sequence {start + int((lengths < 0).argmax())} has a negative length")
             ends = expected + np.cumsum(lengths, dtype=np.int64) * self.dtype.itemsize
             begins = np.concatenate(([expected], ends[:-1]))
-            wrong = self._offsets[start : start + len(lengths)] != begins
-            if wrong.any():
+            offsets = self._offsets.read(start, start + len(lengths))
+            if (wrong := offsets != begins).any():
                 place = int(wrong.argmax())
                 raise self._damaged(
-                    f"sequence {start + place} starts at byte {self._offsets[start + place]}, "
+                    f"sequence {start + place} starts at byte {offsets[place]}, "
                     f"the lengths before it sum to {begins[place]}"
                 )
             expected = int(ends[-1])
@@ -293,12 +403,16 @@ class IndexedFile:
             last = int(entries[-1])
 
     def _check_eos(self, eos: int) -> None:
-        for start, after in _chunks(self._documents[1:]):
+        for start, before in _chunks(self._documents):
+            after = self._documents.read(start + 1, start + 1 + len(before))
+            before = before[: len(after)]  # the last entry begins no document
+            if not len(after):
+                break
             last = after - 1  # the last sequence of each document; both checks above have passed
-            without = (after == self._documents[start : start + len(after)]) | (self._lengths[last] == 0)
+            without = (after == before) | (self._lengths.take(last) == 0)
             if not without.any():
-                ends = self._offsets[last] // self.dtype.itemsize + self._lengths[last]
-                without = self._tokens[ends - 1] != eos
+                ends = self._offsets.take(last) // self.dtype.itemsize + self._lengths.take(last)
+                without = self._tokens.take(ends - 1) != eos
             if without.any():
                 raise DataError(
                     f"{self._bin_path}: document {start + int(without.argmax())} does not end with eos (id {eos}); "
@@ -309,16 +423,19 @@ class IndexedFile:
         return DataError(f"{self._idx_path}: damaged: {what}; write or copy the data again")
 
 
-def _map(path: Path) -> np.ndarray:
-    """The bytes of a file, mapped: uint8 [size]."""
+def _open(path: Path) -> ReadOnlyFile:
     try:
-        if path.stat().st_size == 0:  # cannot be mapped; a shard of empty documents has such a .bin
-            return np.empty(0, np.uint8)
-        return np.memmap(path, np.uint8, mode="r").view(np.ndarray)
+        return ReadOnlyFile(path)
     except OSError as error:
         raise DataError(f"{path}: {error.strerror} (a .bin and an .idx make a pair)") from error
 
 
-def _chunks(values: np.ndarray) -> Iterator[tuple[int, np.ndarray]]:
+def _chunks(values: FileArray) -> Iterator[tuple[int, np.ndarray]]:
     for start in range(0, len(values), _CHUNK):
-        yield start, values[start : start + _CHUNK]
+        yield start, values.read(start, start + _CHUNK)
+
+
+def _blocks(values: array) -> Iterator[np.ndarray]:
+    """The entries of an array in pieces, so that what is made of them needs little memory."""
+    for start in range(0, len(values), _CHUNK):
+        yield np.array(values[start : start + _CHUNK])

@@ -7,6 +7,7 @@ index alone, so any step can be prepared before its turn, or again after a resum
 from __future__ import annotations
 
 import time
+from abc import ABC, abstractmethod
 from collections import deque
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
@@ -15,7 +16,9 @@ from typing import Protocol, Self
 
 import numpy as np
 
+from megatron_glm.config.batching import BatchSizes
 from megatron_glm.data.batch import Batch
+from megatron_glm.data.replica_share import step_indices
 from megatron_glm.objective.sample import Objective, Sample
 
 Collate = Callable[[Sequence[Sample]], Batch]
@@ -49,65 +52,33 @@ class Step:
     micro_batches: tuple[Batch, ...]
     target_counts: tuple[int, int, int]
 
-
-def step_indices(
-    step_first_sample: int, global_batch_size: int, dp_rank: int, dp_size: int, micro_batch_size: int
-) -> np.ndarray:
-    """The global sample indices of a replica in a step: int64 [accumulation, micro_batch_size].
-
-    The replicas together have step_first_sample … + global_batch_size − 1, each once: the samples of a step
-    depend neither on the number of replicas nor on the size of a micro-batch.
-
-    Raises:
-        ValueError: sizes that do not divide the global batch, or a rank outside range(dp_size).
-    """
-    if not 0 <= dp_rank < dp_size:
-        raise ValueError(f"dp_rank {dp_rank} lies outside range({dp_size})")
-    if global_batch_size % (dp_size * micro_batch_size):
-        raise ValueError(
-            f"global batch {global_batch_size} is not a multiple of {dp_size} replicas × micro-batch {micro_batch_size}"
-        )
-    indices = step_first_sample + np.arange(global_batch_size, dtype=np.int64)
-    return indices.reshape(-1, dp_size, micro_batch_size)[:, dp_rank]
+    @classmethod
+    def of(cls, first_sample: int, batches: Sequence[Batch], *, pin_memory: bool) -> Self:
+        """A step of these micro-batches, in page-locked memory if wanted."""
+        counts = np.sum([batch.target_counts for batch in batches], axis=0)
+        batches = tuple(batch.pin_memory() if pin_memory else batch for batch in batches)
+        return cls(first_sample, batches, tuple(counts.tolist()))
 
 
-class StepLoader:
+class Loader(ABC):
     """An endless iterator over the steps of one replica; use it in a `with` block, or call `close`.
 
     An error while a step is prepared is raised, as it was, where the step is asked for.
-
-    Args:
-        dataset: gives the samples.
-        collate: makes a batch of samples: `batch.collate` with its options bound.
-        consumed_samples: global samples consumed before: 0, or a multiple of anything after a resume.
-        prefetch: steps prepared ahead by a thread; 0 prepares each when it is asked for.
 
     Attributes:
         wait_seconds: how long the consumer has waited for data so far.
     """
 
-    def __init__(
-        self,
-        dataset: Samples,
-        collate: Collate,
-        *,
-        consumed_samples: int,
-        global_batch_size: int,
-        micro_batch_size: int,
-        dp_rank: int,
-        dp_size: int,
-        prefetch: int,
-    ):
-        self._dataset = dataset
-        self._collate = collate
-        self._next_sample = consumed_samples  # of the next step to be prepared
-        self._layout = (global_batch_size, dp_rank, dp_size, micro_batch_size)
-        step_indices(consumed_samples, *self._layout)  # a layout that does not divide is refused at once
-        self._prefetch = prefetch
-        self._executor = ThreadPoolExecutor(1, thread_name_prefix="data") if prefetch else None
-        self._pending: deque[Future[Step]] = deque()
+    def __init__(self) -> None:
         self.wait_seconds = 0.0
-        self._prepare_ahead()
+
+    @abstractmethod
+    def close(self) -> None:
+        """Stop preparing and leave nothing behind; may be called again."""
+
+    @abstractmethod
+    def _next(self) -> Step:
+        """The next step in order; after an error the same one again: no step is ever left out."""
 
     def __iter__(self) -> Iterator[Step]:
         return self
@@ -119,21 +90,61 @@ class StepLoader:
         finally:
             self.wait_seconds += time.perf_counter() - started
 
-    def close(self) -> None:
-        """Stop preparing and wait for the thread to end."""
-        if self._executor:
-            self._executor.shutdown(wait=True, cancel_futures=True)
-
     def __enter__(self) -> Self:
         return self
 
     def __exit__(self, *_: object) -> None:
         self.close()
 
+
+class StepLoader(Loader):
+    """A loader in this process.
+
+    Args:
+        dataset: gives the samples.
+        collate: makes a batch of samples: `batch.collate` with its options bound.
+        consumed_samples: global samples consumed before: 0, or a multiple of anything after a resume.
+        global_batch_size: samples of each step, or what they are in the course of the run.
+        prefetch: steps prepared ahead by a thread; 0 prepares each when it is asked for.
+        pin_memory: put batches into page-locked memory, for a GPU.
+    """
+
+    def __init__(
+        self,
+        dataset: Samples,
+        collate: Collate,
+        *,
+        consumed_samples: int,
+        global_batch_size: int | BatchSizes,
+        micro_batch_size: int,
+        dp_rank: int,
+        dp_size: int,
+        prefetch: int,
+        pin_memory: bool = False,
+    ):
+        super().__init__()
+        self._dataset = dataset
+        self._collate = collate
+        self._next_sample = consumed_samples  # of the next step to be prepared
+        self._sizes = (
+            BatchSizes.constant(global_batch_size) if isinstance(global_batch_size, int) else global_batch_size
+        )
+        self._layout = (dp_rank, dp_size, micro_batch_size)
+        self._indices(consumed_samples)  # a layout that does not divide is refused at once
+        self._prefetch = prefetch
+        self._pin_memory = pin_memory
+        self._executor = ThreadPoolExecutor(1, thread_name_prefix="data") if prefetch else None
+        self._pending: deque[Future[Step]] = deque()
+        self._prepare_ahead()
+
+    def close(self) -> None:
+        if self._executor:
+            self._executor.shutdown(wait=True, cancel_futures=True)
+
     def _next(self) -> Step:
         if self._executor is None:
             step = self._prepare(self._next_sample)
-            self._next_sample += self._layout[0]
+            self._next_sample += self._sizes.at(self._next_sample)
             return step
         step = self._pending[0].result()  # stays in its place if it failed: no step is ever left out
         self._pending.popleft()
@@ -143,15 +154,17 @@ class StepLoader:
     def _prepare_ahead(self) -> None:
         while len(self._pending) < self._prefetch:
             self._pending.append(self._executor.submit(self._prepare, self._next_sample))
-            self._next_sample += self._layout[0]
+            self._next_sample += self._sizes.at(self._next_sample)
 
     def _prepare(self, first_sample: int) -> Step:
-        indices = step_indices(first_sample, *self._layout)
+        indices = self._indices(first_sample)
         samples = self._dataset.samples(indices.ravel())
         size = indices.shape[1]
         batches = tuple(self._collate(samples[i : i + size]) for i in range(0, len(samples), size))
-        counts = np.sum([batch.target_counts for batch in batches], axis=0)
-        return Step(first_sample, batches, tuple(counts.tolist()))
+        return Step.of(first_sample, batches, pin_memory=self._pin_memory)
+
+    def _indices(self, first_sample: int) -> np.ndarray:
+        return step_indices(first_sample, self._sizes.at(first_sample), *self._layout)
 
 
 def evaluation_batches(

@@ -5,6 +5,7 @@ It holds no times and no paths but those the user gave, so equal inputs give equ
 
 from __future__ import annotations
 
+from collections import Counter
 from pathlib import Path
 from typing import Annotated, Literal, Self
 
@@ -12,10 +13,13 @@ from pydantic import BaseModel, ConfigDict, Field, StringConstraints, Validation
 
 from megatron_glm.errors import DataError
 
-FORMAT_VERSION = 1
+FORMAT_VERSION = 2
 MANIFEST = "manifest.json"
+QUARANTINE = "quarantine.jsonl"
 SplitName = Literal["train", "held_out"]
 SPLITS: tuple[SplitName, ...] = ("train", "held_out")
+MalformedPolicy = Literal["fail", "skip", "quarantine"]
+DedupePolicy = Literal["none", "exact"]
 
 Count = Annotated[int, Field(ge=0)]
 Sha256 = Annotated[str, StringConstraints(pattern="^[0-9a-f]{64}$")]
@@ -28,15 +32,22 @@ class Record(BaseModel):
 
 
 class Shard(Record):
-    """One .bin/.idx pair, `<split>/<name>.bin`; sizes in bytes."""
+    """One .bin/.idx pair, `<split>/<name>.bin`, and `<name>.origins`, the place of each document; sizes in bytes.
+
+    Args:
+        input: which of the inputs all its documents come from.
+    """
 
     name: Annotated[str, StringConstraints(pattern="^[0-9]+$")]
+    input: Count
     documents: Count
     tokens: Count
     bin_bytes: Count
     idx_bytes: Count
+    origins_bytes: Count
     bin_sha256: Sha256
     idx_sha256: Sha256
+    origins_sha256: Sha256
 
 
 class Split(Record):
@@ -55,6 +66,8 @@ class Split(Record):
                 f"the shards hold {documents} documents and {tokens} tokens, "
                 f"the split says {self.documents} and {self.tokens}"
             )
+        if twice := [name for name, times in Counter(shard.name for shard in self.shards).items() if times > 1]:
+            raise ValueError(f"shard '{twice[0]}' is listed twice")
         return self
 
 
@@ -83,9 +96,14 @@ class TokenizerRecord(Record):
 
 
 class Input(Record):
-    """One input file, and what became of its documents."""
+    """One input file, and what became of its documents.
+
+    Args:
+        unit: what the places of its documents count.
+    """
 
     path: str
+    unit: Literal["byte", "row"]
     bytes: Count
     sha256: Sha256
     documents_in: Count
@@ -110,26 +128,43 @@ class Options(Record):
     text_key: str
     line_documents: bool
     shard_tokens: Count
+    sentences: bool = False
+    min_tokens: Count = 0
+    malformed: MalformedPolicy = "fail"
+    dedupe: DedupePolicy = "none"
+
+
+class Quarantine(Record):
+    """`quarantine.jsonl`: the documents that could not be read, one a line."""
+
+    documents: Count
+    bytes: Count
+    sha256: Sha256
 
 
 class Manifest(Record):
     """The content of manifest.json."""
 
-    format_version: Literal[1] = FORMAT_VERSION
+    format_version: Literal[2] = FORMAT_VERSION
     tokenizer: TokenizerRecord
     dtype: Literal["uint16", "int32"]
     append_eos: bool
     splits: Splits
     inputs: tuple[Input, ...]
+    quarantine: Quarantine | None = None
     options: Options
     versions: dict[str, str]
 
     @model_validator(mode="after")
     def _inputs_give_the_splits(self) -> Self:
-        written = sum(entry.documents_out for entry in self.inputs)
-        held = self.splits.train.documents + self.splits.held_out.documents
-        if written != held:
-            raise ValueError(f"the inputs gave {written} documents, the splits hold {held}")
+        held = [0] * len(self.inputs)
+        for shard in (*self.splits.train.shards, *self.splits.held_out.shards):
+            if shard.input >= len(self.inputs):
+                raise ValueError(f"shard '{shard.name}' is of input {shard.input}, there are {len(self.inputs)}")
+            held[shard.input] += shard.documents
+        for entry, documents in zip(self.inputs, held, strict=True):
+            if entry.documents_out != documents:
+                raise ValueError(f"{entry.path}: gave {entry.documents_out} documents, the splits hold {documents}")
         return self
 
     def split(self, name: SplitName) -> Split:
@@ -152,7 +187,12 @@ def read_manifest(directory: Path) -> Manifest:
     try:
         return Manifest.model_validate_json(text)
     except ValidationError as error:
-        first = error.errors()[0]
+        first = next((e for e in error.errors() if e["loc"] == ("format_version",)), error.errors()[0])
+        if first["type"] == "literal_error" and first["loc"] == ("format_version",):
+            raise DataError(
+                f"{path}: format_version is {first['input']!r}, this program reads {FORMAT_VERSION}; "
+                "write the data again with python -m data_tools.preprocess"
+            ) from error
         place = ".".join(str(part) for part in first["loc"])
         raise DataError(
             f"{path}: {place + ': ' if place else ''}{first['msg'].removeprefix('Value error, ')}; "

@@ -23,12 +23,15 @@ class Documents(Protocol):
     num_documents: int
     num_tokens: int
     ends_with_eos: bool
+    has_sentences: bool
     shard_documents: np.ndarray  # before each shard, int64 [shards + 1]
     shard_tokens: np.ndarray
 
     def document_start(self, k: int) -> int: ...
 
     def tokens(self, start: int, stop: int) -> np.ndarray: ...
+
+    def sequence_ends(self, start: int, stop: int, document: int) -> np.ndarray: ...
 
 
 class Stream:
@@ -37,14 +40,16 @@ class Stream:
     Args:
         shards: the source's documents; they may be empty ones.
         special: the ids of [CLS] and eos.
+        sentences: look up where sentences end, if the source stores it.
 
     Attributes:
         length: stream tokens, virtual ones included.
     """
 
-    def __init__(self, shards: Documents, special: SpecialTokens):
+    def __init__(self, shards: Documents, special: SpecialTokens, *, sentences: bool = False):
         self._shards = shards
         self._special = special
+        self._sentences = sentences and shards.has_sentences
         self._virtual = 1 if shards.ends_with_eos else 2  # tokens of a document that are not stored
         self._shard_starts = shards.shard_tokens + self._virtual * shards.shard_documents
         self.length = shards.num_tokens + self._virtual * shards.num_documents
@@ -61,7 +66,8 @@ class Stream:
         if not 0 <= start <= stop <= self.length:
             raise IndexError(f"stream range {start}..{stop} lies outside 0..{self.length}")
         if start == stop:
-            return Window(np.empty(0, np.int32), np.zeros(1, np.int32))
+            no_ends = np.empty(0, bool) if self._sentences else None
+            return Window(np.empty(0, np.int32), np.zeros(1, np.int32), no_ends)
         first = self._document_at(start)
         bounds = [self._start_of(first)]  # of the documents in the window, and of the one after
         while bounds[-1] < stop:
@@ -81,7 +87,22 @@ class Stream:
         begin = self._stored_before(start, first, bounds[0], bounds[1])
         end = self._stored_before(stop, first + len(bounds) - 2, bounds[-2], bounds[-1])
         tokens[stored] = self._shards.tokens(begin, end)
-        return Window(tokens, starts.astype(np.int32))
+        sentence_ends = self._sentence_ends(stored, begin, end, first) if self._sentences else None
+        return Window(tokens, starts.astype(np.int32), sentence_ends)
+
+    def documents(self, start: int, stop: int) -> range:
+        """The documents of the pieces of [start, stop), one each."""
+        if start == stop:
+            return range(0)
+        return range(self._document_at(start), self._document_at(stop - 1) + 1)
+
+    def _sentence_ends(self, stored: np.ndarray, begin: int, end: int, document: int) -> np.ndarray:
+        """Which tokens of a window end a sentence: bool [n]; `stored` ones are the tokens [begin, end)."""
+        last_of_sentence = np.zeros(end - begin, bool)
+        last_of_sentence[self._shards.sequence_ends(begin, end, document) - begin - 1] = True
+        ends = np.zeros(len(stored), bool)
+        ends[stored] = last_of_sentence
+        return ends
 
     def _document_at(self, place: int) -> int:
         # The shard first: a search through the starts of all documents would open a shard at every step.

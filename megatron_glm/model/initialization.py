@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import hashlib
 import math
+from collections.abc import Callable, Mapping
 
 import torch
 from torch import Tensor, nn
@@ -16,12 +17,22 @@ from megatron_glm.config.schema import Model
 
 _OUTPUT_PROJECTIONS = ("attention.dense.weight", "mlp.dense_4h_to_h.weight")
 
+Take = Callable[[str, Tensor], Tensor]  # name, whole parameter -> this process's part of it
+
 
 @torch.no_grad()
-def initialize(model: nn.Module, config: Model, seed: int) -> None:
-    """Set every parameter of the model, in place."""
+def initialize(
+    model: nn.Module, shapes: Mapping[str, tuple[int, ...]], config: Model, seed: int, take: Take | None = None
+) -> None:
+    """Set every parameter of the model, in place.
+
+    Args:
+        shapes: of the whole parameters, by name.
+        take: what this process has of a whole parameter; default: all.
+    """
     for name, parameter in model.named_parameters():
-        parameter.copy_(initial_value(name, parameter.shape, config, seed))
+        whole = initial_value(name, shapes[name], config, seed)
+        parameter.copy_(take(name, whole) if take else whole)
 
 
 def initial_value(name: str, shape: tuple[int, ...], config: Model, seed: int) -> Tensor:

@@ -10,6 +10,7 @@ from glm_kernels.attention import Visibility, attention
 from glm_kernels.dropout import DropoutKey, RowKeys, Site, dropout_add
 from megatron_glm.model.attention import Attend
 from megatron_glm.model.layer import Add, add_residual
+from megatron_glm.model.placement import Placement
 
 
 @dataclass(frozen=True)
@@ -28,6 +29,7 @@ class Row:
 
     visibility: Visibility
     dropout: Dropout | None
+    placement: Placement
 
     def attend(self, layer: int) -> Attend:
         """The attention of a layer over this row."""
@@ -43,15 +45,18 @@ class Row:
                 dropout=self.dropout.attention,
                 row_keys=self.dropout.row_keys,
                 dropout_key=DropoutKey(self.dropout.seed, layer, Site.ATTENTION),
+                first_head=self.placement.first_head,
             )
 
         return attend
 
     def add(self, layer: int, places: Tensor | None = None) -> Add:
-        """The residual sum of a layer, with the dropout of this row, or of its tokens at int64 [N] `places`."""
+        """The residual sum of a layer, with the dropout of the tokens held, or of those at int64 [N] `places`."""
         dropout = self.dropout
         if dropout is None:
             return add_residual
+        if places is None:
+            places = self.placement.held_tokens(self.visibility.length, dropout.row_keys.sample.device)
 
         def add(x: Tensor, residual: Tensor | None, site: Site) -> Tensor:
             return dropout_add(

@@ -8,6 +8,7 @@ from megatron_glm.config.schema import Model
 from megatron_glm.errors import ConfigError
 
 VOCAB_MULTIPLE = 128
+WORD_TABLE = "word_embeddings.weight"  # the first stage of a pipeline reads it, and the last one too
 
 
 def padded_vocab_size(config: Model, num_ids: int) -> int:
@@ -30,7 +31,7 @@ def parameter_shapes(config: Model, num_ids: int) -> dict[str, tuple[int, ...]]:
     """The shape of every parameter under its name in the original release, in the model's order."""
     h = config.hidden_size
     shapes: dict[str, tuple[int, ...]] = {
-        "word_embeddings.weight": (padded_vocab_size(config, num_ids), h),
+        WORD_TABLE: (padded_vocab_size(config, num_ids), h),
         "transformer.position_embeddings.weight": (config.max_positions + 1, h),
         "transformer.block_position_embeddings.weight": (config.max_positions + 1, h),
     }

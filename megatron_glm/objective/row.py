@@ -22,6 +22,8 @@ class Row:
     sample_bounds: np.ndarray  # int64 [samples + 1], where the samples lie in `tokens`
     segment_bounds: np.ndarray  # int64 [samples + 1], and their segments in `bounds`
     runs: Runs
+    sentence_ends: np.ndarray | None  # bool [n]; none where no window has them
+    stores_ends: list[bool]  # which samples' are those of their window
 
     def segments_of(self, sample: int) -> Segments:
         """One sample alone."""
@@ -30,7 +32,8 @@ class Row:
         bounds = np.append(self.bounds[first:last], stop) - start
         own = slice(*np.searchsorted(self.runs.starts, (start, stop)))
         starts, stops = ((edges[own] - start).tolist() for edges in (self.runs.starts, self.runs.stops))
-        return Segments(self.tokens[start:stop], bounds, list(zip(starts, stops, strict=True)))
+        ends = self.sentence_ends[start:stop] if self.stores_ends[sample] else None
+        return Segments(self.tokens[start:stop], bounds, list(zip(starts, stops, strict=True)), ends)
 
 
 def row_of(windows: Sequence[Window], maskable: np.ndarray, isolate: np.ndarray) -> Row:
@@ -40,7 +43,7 @@ def row_of(windows: Sequence[Window], maskable: np.ndarray, isolate: np.ndarray)
         maskable: bool [vocabulary], false for special tokens.
         isolate: bool [windows], every piece is a segment of its own.
     """
-    tokens = np.concatenate([window.tokens for window in windows])
+    tokens, ends = np.concatenate([window.tokens for window in windows]), _sentence_ends(windows)
     pieces = np.array([len(window.starts) - 1 for window in windows])
     offsets = np.cumsum([0, *(len(window.tokens) for window in windows[:-1])])
     begins = np.concatenate([window.starts[:-1] for window in windows]) + np.repeat(offsets, pieces)
@@ -52,7 +55,8 @@ def row_of(windows: Sequence[Window], maskable: np.ndarray, isolate: np.ndarray)
     useful = np.zeros(len(lengths), bool)
     useful[piece] = True
     if not useful.all():
-        tokens = tokens[np.repeat(useful, lengths)]
+        kept = np.repeat(useful, lengths)
+        tokens, ends = tokens[kept], None if ends is None else ends[kept]
         dropped = np.cumsum(np.where(useful, 0, lengths))[piece]
         starts, stops = starts - dropped, stops - dropped
     owner, lengths = sample[useful], lengths[useful]
@@ -63,7 +67,21 @@ def row_of(windows: Sequence[Window], maskable: np.ndarray, isolate: np.ndarray)
     segment_bounds = np.concatenate([[0], np.cumsum(np.bincount(owner[opens], minlength=len(windows)))])
     samples = sample[piece]
     runs = Runs(starts, stops, samples, starts - sample_bounds[samples])
-    return Row(tokens, np.append(begins[opens], len(tokens)), sample_bounds, segment_bounds, runs)
+    stores_ends = [window.sentence_ends is not None for window in windows]
+    bounds = np.append(begins[opens], len(tokens))
+    return Row(tokens, bounds, sample_bounds, segment_bounds, runs, ends, stores_ends)
+
+
+def _sentence_ends(windows: Sequence[Window]) -> np.ndarray | None:
+    """Those of all windows: bool [n], false for windows that store none; none where no window does."""
+    if all(window.sentence_ends is None for window in windows):
+        return None
+    return np.concatenate(
+        [
+            np.zeros(len(window.tokens), bool) if window.sentence_ends is None else window.sentence_ends
+            for window in windows
+        ]
+    )
 
 
 def parts(arrays: Layout, segment_bounds: np.ndarray) -> list[Layout]:

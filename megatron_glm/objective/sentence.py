@@ -13,12 +13,16 @@ def sentence_spans(segments: Segments, draws: Draws, sentence_end: np.ndarray, r
     """Sentences in random order in every run, until at least `ratio` of its tokens are masked.
 
     Sentences beside a chosen one are passed over, and join it in one span only where the others do not reach the ratio.
+    They end where the source says so; where it says nothing, at the last of a row of end marks ("?!").
 
     Args:
-        sentence_end: bool [vocabulary].
+        sentence_end: bool [vocabulary], for segments without stored ends.
     """
     numbers = draws.per_token(Purpose.PLACE, len(segments.tokens))
-    ends = sentence_end[segments.tokens]
+    ends = segments.sentence_ends
+    if ends is None:
+        ends = sentence_end[segments.tokens]
+        ends[:-1] &= ~ends[1:]  # special tokens are no marks, so a run's last one is never taken back
     spans: list[Span] = []
     yielded = 0
     for start, stop in longest_first(segments.runs):
@@ -38,13 +42,10 @@ def sentence_spans(segments: Segments, draws: Draws, sentence_end: np.ndarray, r
 def _sentence_bounds(ends: np.ndarray, longest: int) -> list[int]:
     """Where the sentences of a run begin, and its length: bool [n] -> S + 1 increasing numbers from 0 to n.
 
-    A sentence ends with the last of a row of end marks ("?!"), or where the run does. One that is longer
-    than a span may be is taken in parts.
+    The last sentence ends where the run does. One that is longer than a span may be is taken in parts.
     """
-    last_mark = ends.copy()
-    last_mark[:-1] &= ~ends[1:]
     bounds = [0]
-    for stop in [*(np.flatnonzero(last_mark[:-1]) + 1).tolist(), len(ends)]:
+    for stop in [*(np.flatnonzero(ends[:-1]) + 1).tolist(), len(ends)]:
         bounds.extend(range(bounds[-1] + longest, stop, longest))
         bounds.append(stop)
     return bounds

@@ -17,3 +17,4 @@ class Window:
 
     tokens: np.ndarray  # int32 [n]
     starts: np.ndarray  # int32 [S + 1], from 0 to n
+    sentence_ends: np.ndarray | None = None  # bool [n], the last token of each sentence, where the source stores them

@@ -7,6 +7,7 @@ from typing import Any
 
 from megatron_glm.checkpoint.manifest import FileRecord
 from megatron_glm.checkpoint.reading import CheckpointReader
+from megatron_glm.config.phases import run_phases
 from megatron_glm.config.schema import Config
 from megatron_glm.model.sizes import parameter_count
 from megatron_glm.tokenizer.base import Tokenizer
@@ -53,7 +54,7 @@ def model_card(
     reader: CheckpointReader, config: Config, tokenizer: Tokenizer, dtype: str, files: Mapping[str, FileRecord]
 ) -> str:
     """The card, from what the checkpoint says about its run."""
-    objective, model = config.objective, config.model
+    model = config.model
     millions = parameter_count(model, tokenizer.vocab_size) / 1e6
     intro = (
         f"A GLM of {millions:,.2f} M parameters, pretrained by autoregressive blank infilling "
@@ -64,13 +65,30 @@ def model_card(
         "positions": model.max_positions,
         "vocabulary": f"{tokenizer.vocab_size:,} ids ({tokenizer.kind})",
         "weights": dtype,
-        "objectives": f"token {objective.token:g}, sentence {objective.sentence:g}, document {objective.document:g}",
-        "data": ", ".join(f"{source.path} (weight {source.weight:g})" for source in config.data.sources),
+        **_phases(config, reader),
         **_progress(reader),
         "optimizer": f"AdamW, peak learning rate {config.optimizer.learning_rate:g}, {config.schedule.decay} decay",
         **_validation(reader.state.get("validation")),
     }
     return "\n".join([_HEADER, "# GLM", "", intro, "", _table(("what", "value"), facts), "", _USE, _hashes(files)])
+
+
+def _phases(config: Config, reader: CheckpointReader) -> dict[str, str]:
+    """Objectives, window and data, also of each phase that has begun."""
+    samples = reader.state.get("progress", {}).get("samples", 0)
+    rows = {}
+    for phase in run_phases(config):
+        if phase.first_sample and phase.first_sample >= samples:
+            break
+        since = f", from sample {phase.first_sample:,} on" if phase.first_sample else ""
+        objective, sources = phase.settings.objective, phase.settings.sources
+        shares = f"token {objective.token:g}, sentence {objective.sentence:g}, document {objective.document:g}"
+        rows |= {
+            f"objectives{since}": shares,
+            f"window{since}": f"{phase.settings.window} tokens",
+            f"data{since}": ", ".join(f"{source.name} (weight {source.weight:g})" for source in sources),
+        }
+    return rows
 
 
 def _progress(reader: CheckpointReader) -> dict[str, str]:

@@ -55,6 +55,10 @@ class Tokenizer(ABC):
         """int32 [n] for each text; `continued` texts stand behind others, so they get no space in front."""
 
     @abstractmethod
+    def _encode_with_offsets(self, texts: Sequence[str]) -> list[tuple[np.ndarray, np.ndarray]]:
+        """Ids and offsets of each text: int32 [n], int32 [n, 2]."""
+
+    @abstractmethod
     def _decode(self, ids: list[int]) -> str:
         """Text of ids that are inside the vocabulary."""
 
@@ -81,6 +85,30 @@ class Tokenizer(ABC):
     def encode_batch(self, texts: Sequence[str]) -> list[np.ndarray]:
         """`encode` of each text, in one call of the back end and on one thread: int32 [n] each."""
         return self._encode(texts, continued=False)
+
+    def encode_flat(self, texts: Sequence[str]) -> tuple[np.ndarray, np.ndarray]:
+        """`encode_batch` without an array a text: ids of all texts, one after another, and tokens of each.
+
+        int32 [n], int64 [k].
+        """
+        each = self._encode(texts, continued=False)
+        return np.concatenate([np.empty(0, np.int32), *each]), np.array([len(ids) for ids in each], np.int64)
+
+    def encode_with_offsets(self, texts: Sequence[str]) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+        """The ids of texts, as `encode` gives them, and where in its text each token begins and ends.
+
+        Offsets count characters of the text as it was given, whatever the tokenizer makes of it first; neither
+        starts nor ends go back in a text. A token that ends inside a character ends where the character begins.
+        What the tokenizer drops lies between tokens, before the first one or behind the last.
+
+        Returns:
+            ids of all texts, one after another, int32 [n]; tokens of each text, int64 [k]; offsets, int32 [n, 2].
+        """
+        ids, offsets = [np.empty(0, np.int32)], [np.empty((0, 2), np.int32)]
+        for text_ids, text_offsets in self._encode_with_offsets(texts):
+            ids.append(text_ids)
+            offsets.append(text_offsets)
+        return np.concatenate(ids), np.array([len(each) for each in ids[1:]], np.int64), np.concatenate(offsets)
 
     def encode_with_special(self, text: str) -> np.ndarray:
         """Ids of a prompt in which [MASK], [sMASK] and [gMASK] are the roles: int32 [n]."""

@@ -49,11 +49,30 @@ class HuggingFaceTokenizer(Tokenizer):
         added = self._backend.get_added_tokens_decoder()
         self._special_pieces = frozenset(id for id, piece in added.items() if piece.special)
 
+    @property
+    def model(self) -> bytes:
+        """Bytes of tokenizer.json."""
+        return self._model
+
+    def with_prefix_space(self, texts: Sequence[str]) -> list[str]:
+        """The texts as their first words are to be read."""
+        return [" " + text if text else text for text in texts] if self._prefix_space else list(texts)
+
     def _encode(self, texts: Sequence[str], *, continued: bool) -> list[np.ndarray]:
-        if self._prefix_space and not continued:
-            texts = [" " + text if text else text for text in texts]
-        encodings = self._backend.encode_batch_fast(list(texts), add_special_tokens=False)
+        spaced = list(texts) if continued else self.with_prefix_space(texts)
+        encodings = self._backend.encode_batch_fast(spaced, add_special_tokens=False)
         return [np.array(encoding.ids, dtype=np.int32) for encoding in encodings]
+
+    def _encode_with_offsets(self, texts: Sequence[str]) -> list[tuple[np.ndarray, np.ndarray]]:
+        shift = int(self._prefix_space)
+        encoded = []
+        for encoding in self._backend.encode_batch(self.with_prefix_space(texts), add_special_tokens=False):
+            offsets = np.array(encoding.offsets, np.int32).reshape(-1, 2)
+            # Tokens that share a character all have its end; only the last of them ends there.
+            offsets[:-1, 1] = np.minimum(offsets[:-1, 1], offsets[1:, 0])
+            offsets = np.maximum.accumulate(np.maximum(offsets - shift, 0), axis=0)
+            encoded.append((np.array(encoding.ids, np.int32), offsets))
+        return encoded
 
     def _decode(self, ids: list[int]) -> str:
         text = self._backend.decode(ids, skip_special_tokens=False)

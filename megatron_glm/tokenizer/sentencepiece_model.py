@@ -63,6 +63,12 @@ class SentencePieceTokenizer(Tokenizer):
             return self._behind.encode_as_numpy([self._as_continued(text) for text in texts], num_threads=1)
         return self._processor.encode_as_numpy(list(texts), num_threads=1)
 
+    def _encode_with_offsets(self, texts: Sequence[str]) -> list[tuple[np.ndarray, np.ndarray]]:
+        encoded = self._processor.encode_as_offset_mapping(list(texts), num_threads=1)
+        return [
+            (np.array(each["ids"], np.int32), np.array(each["offsets"], np.int32).reshape(-1, 2)) for each in encoded
+        ]
+
     def _as_continued(self, text: str) -> str:
         """The normalized text without the space that the model puts in front, but with the text's own."""
         normalized = self._processor.normalize(text).removeprefix(_SPACE)

@@ -9,7 +9,7 @@ from typing import Self
 from megatron_glm.config.schema import Config
 from megatron_glm.training.metrics import MetricsLog
 from megatron_glm.training.plots import plot_metrics
-from megatron_glm.training.reporting import step_line, validation_line
+from megatron_glm.training.reporting import skip_line, step_line, validation_line
 
 
 class Console:
@@ -44,6 +44,8 @@ class Console:
             self.say(step_line(record, steps=self._steps, eta_seconds=eta))
         elif record["kind"] == "validation":
             self.say(validation_line(record))
+        elif record["kind"] == "skip":
+            self.say(skip_line(record))
 
     def __enter__(self) -> Self:
         return self

@@ -21,6 +21,7 @@ _OURS = {
     "scheduler": "the section schedule",
     "bf16": "train.precision",
     "fp16": "train.precision",
+    "pipeline": "parallel.pipeline and train.recompute",
 }
 
 
@@ -28,7 +29,7 @@ def deepspeed_json(config: Config, *, accumulation: int, num_parameters: int) ->
     """What deepspeed.initialize is given.
 
     What each mode accumulates gradients in: fp32 runs in fp32; bf16 at stage 1 in fp32; bf16 at
-    stages 2 and 3 in bf16.
+    stages 2 and 3 in bf16; fp16 in fp16, scaled.
 
     Raises:
         ConfigError: a combination that DeepSpeed does not implement, with the nearest possible one; a
@@ -36,10 +37,10 @@ def deepspeed_json(config: Config, *, accumulation: int, num_parameters: int) ->
     """
     _refuse_ours(config.deepspeed)
     stage, precision = config.parallel.zero_stage, config.train.precision
-    if precision == "bf16" and stage == 0:
+    if precision != "fp32" and stage == 0:
         raise ConfigError(
-            "parallel.zero_stage: 0 with train.precision bf16 would sum gradients in bf16 without an fp32 master copy;"
-            " use parallel.zero_stage=1"
+            f"parallel.zero_stage: 0 with train.precision {precision} would sum gradients in {precision} without an"
+            " fp32 master copy; use parallel.zero_stage=1"
         )
     bucket = max(1, min(_BUCKET_ELEMENTS, num_parameters))
     tree: dict[str, Any] = {
@@ -57,6 +58,22 @@ def deepspeed_json(config: Config, *, accumulation: int, num_parameters: int) ->
         "steps_per_print": _NEVER,
         "wall_clock_breakdown": False,
     }
+    if config.parallel.pipeline > 1:
+        # By default it takes hidden states for copies of each other on tensor-parallel ranks, sends a part of
+        # each and puts them together: with sequence parallelism they are none, and tokens would change places.
+        tree["pipeline"] = {"pipe_partitioned": False, "grad_partitioned": False}
+    if config.parallel.offload_optimizer == "cpu":
+        tree["zero_optimization"]["offload_optimizer"] = {"device": "cpu"}
+        tree["zero_force_ds_cpu_optimizer"] = False  # it would want one that is compiled at the start
+    if precision == "fp16":
+        scale = config.train.loss_scale
+        tree["fp16"] = {
+            "enabled": True,
+            "initial_scale_power": scale.initial_power,
+            "loss_scale_window": scale.window,
+            "min_loss_scale": scale.floor,
+            "hysteresis": 1,  # every overflow halves the scale
+        }
     if precision == "bf16":
         tree["bf16"] = {"enabled": True}
         if stage == 1:

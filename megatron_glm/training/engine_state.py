@@ -7,7 +7,7 @@ of its parameter and its place in it. Saving copies out of the views, loading co
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 
 import torch
@@ -51,18 +51,20 @@ def set_update_count(engine: DeepSpeedEngine, count: int) -> None:
     optimizer = _torch_optimizer(engine)
     for tensor in _optimizer_tensors(engine):
         optimizer.state[tensor]["step"].fill_(count)
+    for group in optimizer.param_groups:
+        group["step"] = count  # apex counts here
 
 
-def publish_weights(engine: DeepSpeedEngine, full_weight) -> None:
+def publish_weights(engine: DeepSpeedEngine, own_weight: Callable[[str], Tensor]) -> None:
     """Renew what the forward pass reads after the fp32 weights were changed.
 
     Args:
-        full_weight: name -> the whole fp32 weight, for the stages whose ranks hold the whole model.
+        own_weight: name -> this process's fp32 weight, for the stages that do not partition it.
     """
     stage = engine.zero_optimization_stage()
     if stage < 3:
         for name, parameter in engine.module.named_parameters():
-            parameter.data.copy_(full_weight(name).view_as(parameter))
+            parameter.data.copy_(own_weight(name).view_as(parameter))
         return
     zero = engine.optimizer
     for group in range(len(zero.fp32_partitioned_groups_flat)):

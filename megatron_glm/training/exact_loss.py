@@ -30,18 +30,18 @@ class Counts:
         targets = tuple(a + b for a, b in zip(self.targets, other.targets, strict=True))
         return Counts(targets, self.tokens + other.tokens, self.yielded + other.yielded)
 
-    def over_replicas(self, device: torch.device) -> Counts:
-        """The counts of all replicas: one all-reduce of five integers."""
+    def over_replicas(self, device: torch.device, group: dist.ProcessGroup) -> Counts:
+        """The counts of all replicas, a rank of each in `group`: one all-reduce of five integers."""
         total = torch.tensor((*self.targets, self.tokens, self.yielded), dtype=torch.int64, device=device)
-        dist.all_reduce(total)
+        dist.all_reduce(total, group=group)
         *targets, tokens, yielded = total.tolist()
         return Counts(tuple(targets), tokens, yielded)
 
 
-def sums_over_replicas(sums: Tensor) -> tuple[float, ...]:
+def sums_over_replicas(sums: Tensor, group: dist.ProcessGroup) -> tuple[float, ...]:
     """Summed nll by objective over all replicas: fp64 [3] of each -> three numbers, equal on all."""
     total = sums.clone()
-    dist.all_reduce(total)
+    dist.all_reduce(total, group=group)
     return tuple(total.tolist())
 
 

@@ -20,7 +20,7 @@ def objective_weights(
 
     Args:
         counts: target tokens of each objective in the global batch.
-        probabilities: of each objective in the mixture.
+        probabilities: of each objective in the mixture; targets of one with 0 weigh nothing.
         normalization: `per_objective`: Σ over objectives of probability × mean over its targets, the
             probabilities renormalised over the objectives that occur; `per_token`: one mean over all targets.
 
@@ -30,7 +30,7 @@ def objective_weights(
         total = sum(counts)
         return tuple(1.0 / total if count else 0.0 for count in counts)
     present = sum(p for p, count in zip(probabilities, counts, strict=True) if count)
-    return tuple(p / present / count if count else 0.0 for p, count in zip(probabilities, counts, strict=True))
+    return tuple(p / present / count if p and count else 0.0 for p, count in zip(probabilities, counts, strict=True))
 
 
 def combine(sums: Sequence[float], weights: Sequence[float]) -> float:

@@ -2,20 +2,42 @@
 
 from __future__ import annotations
 
+from importlib import import_module
+
 import torch
 from torch import nn
 
 from megatron_glm.config import schema
+from megatron_glm.errors import ConfigError
 from megatron_glm.model.decay import decayed_names
+from megatron_glm.training.apex import nvidia_apex
 
 
-def build_optimizer(module: nn.Module, settings: schema.Optimizer) -> torch.optim.AdamW:
-    """The optimizer of a run; its learning rate is set before every step."""
+def build_optimizer(module: nn.Module, settings: schema.Optimizer) -> torch.optim.Optimizer:
+    """The optimizer of a run; its learning rate is set before every step.
+
+    Raises:
+        ConfigError: NVIDIA's apex is asked for and not there, or `apex` is the PyPI package of that name.
+    """
     named = dict(module.named_parameters())
     decayed = decayed_names(named)
     groups = [
         {"params": [p for name, p in named.items() if name in decayed], "weight_decay": settings.weight_decay},
         {"params": [p for name, p in named.items() if name not in decayed], "weight_decay": 0.0},
     ]
-    betas = (settings.beta1, settings.beta2)
-    return torch.optim.AdamW(groups, lr=settings.learning_rate, betas=betas, eps=settings.eps, fused=True)
+    options = {"lr": settings.learning_rate, "betas": (settings.beta1, settings.beta2), "eps": settings.eps}
+    if _uses_apex(settings.fused):
+        return import_module("apex.optimizers").FusedAdam(groups, **options, adam_w_mode=True)
+    return torch.optim.AdamW(groups, **options, fused=True)
+
+
+def _uses_apex(wanted: str) -> bool:
+    if wanted == "torch":
+        return False
+    has_gpu = torch.cuda.is_available()
+    if nvidia_apex() is not None and has_gpu:
+        return True
+    if wanted == "apex":
+        missing = "NVIDIA's apex is not installed" if has_gpu else "apex runs on CUDA devices, and there is none"
+        raise ConfigError(f"optimizer.fused: apex, but {missing}; use torch, whose AdamW is fused too")
+    return False

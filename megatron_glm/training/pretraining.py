@@ -16,26 +16,32 @@ from typing import Any
 
 from megatron_glm.checkpoint.reading import CheckpointReader
 from megatron_glm.checkpoint.writing import save_checkpoint
-from megatron_glm.config.batching import accumulation_steps
+from megatron_glm.config.batching import BatchSizes
+from megatron_glm.config.combinations import check_combinations
 from megatron_glm.config.loading import config_to_yaml
 from megatron_glm.config.schema import Config
 from megatron_glm.data.batch import collate
 from megatron_glm.data.dataset import HeldOutDataset, SampleDataset
-from megatron_glm.data.loader import StepLoader, evaluation_batches
+from megatron_glm.data.loader import Loader, StepLoader, evaluation_batches
+from megatron_glm.data.process_loader import ProcessLoader
 from megatron_glm.data.unigram import unigram_entropy
 from megatron_glm.errors import CheckpointError, ConfigError, RankError, UserError
 from megatron_glm.files import atomic_file
 from megatron_glm.locking import exclusive
-from megatron_glm.model.glm import GLM
+from megatron_glm.parallel.groups import Groups, make_groups
+from megatron_glm.parallel.layout import Layout
 from megatron_glm.parallel.ranks import Ranks
 from megatron_glm.tokenizer.base import Tokenizer
 from megatron_glm.tokenizer.loading import load_tokenizer
 from megatron_glm.training.banner import banner, versions
 from megatron_glm.training.console import Console
+from megatron_glm.training.engines import Engine, build_engine, row_capacity
+from megatron_glm.training.model_building import check_divides
 from megatron_glm.training.processes import distributed_processes
+from megatron_glm.training.replica_check import ReplicaError, check_replicas
 from megatron_glm.training.resuming import Start, changed_settings, check_continues, choose_start
+from megatron_glm.training.same_data import check_same_data
 from megatron_glm.training.trainer import DivergedError, Progress, Trainer
-from megatron_glm.training.zero_engine import ZeroEngine
 
 
 def pretrain(config: Config) -> None:
@@ -44,29 +50,28 @@ def pretrain(config: Config) -> None:
     Raises:
         UserError: the run cannot start or go on; the same on all ranks, but for RankError.
     """
+    check_combinations(config)
     with distributed_processes(threads=config.train.threads) as ranks, ExitStack() as held:
-        accumulation = accumulation_steps(config.train.global_batch_size, config.train.micro_batch_size, ranks.size)
+        layout = Layout.of(ranks.size, tensor=config.parallel.tensor, pipeline=config.parallel.pipeline)
+        accumulation = BatchSizes.of(config.train).accumulation(config.train.micro_batch_size, layout.data)
         inputs = _agreed(ranks, lambda: _Inputs(config))
+        check_divides(config, inputs.tokenizer.vocab_size)
         leads = ranks.rank == 0
         _agreed(ranks, lambda: held.enter_context(_locked_output(config)) if leads else None)
         start = _agreed_start(config, inputs, ranks)
-        model = GLM(
-            config.model,
-            num_ids=inputs.tokenizer.vocab_size,
-            seed=config.train.seed,
-            recompute=config.train.recompute == "full",
-        )
-        engine = ZeroEngine(config, model, replicas=ranks.size, accumulation=accumulation)
+        groups = make_groups(layout)
+        engine = build_engine(config, inputs.tokenizer.vocab_size, groups=groups, accumulation=accumulation)
         progress, run_id = Progress(), ranks.gather(uuid.uuid4().hex)[0]
         if start.path:
             checkpoint = CheckpointReader(start.path, verify=False)  # rank 0 has verified it
             progress, run_id = Progress(**checkpoint.state["progress"]), checkpoint.run_id
-            engine.load(checkpoint, step=progress.step)
+            engine.load(checkpoint, step=progress.updates)
+            engine.loss_scale.load(checkpoint.state.get("loss_scale"))
         _agreed(ranks, lambda: _write_config(config) if leads else None)
         with Console(config, leads=leads, start_step=progress.step) as console:
             if leads:
-                _announce(config, inputs, engine, ranks, accumulation, start, progress, console)
-            _train(config, inputs, engine, ranks, progress, run_id, console)
+                _announce(config, inputs, engine, layout, accumulation, start, progress, console)
+            _train(config, inputs, engine, groups, ranks, progress, run_id, console)
 
 
 class _Inputs:
@@ -76,7 +81,8 @@ class _Inputs:
         self.tokenizer: Tokenizer = load_tokenizer(config.tokenizer.path)
         self.samples = SampleDataset.open(config, self.tokenizer)
         self.held_out = HeldOutDataset.open(config, self.tokenizer)
-        self.collate = partial(collate, pad_id=self.tokenizer.special.eos)
+        self.row_options = {"pad_id": self.tokenizer.special.eos, "capacity": row_capacity(config)}
+        self.collate = partial(collate, **self.row_options)
 
 
 def _agreed(ranks: Ranks, work: Callable[[], Any]) -> Any:
@@ -103,6 +109,7 @@ def _agreed_start(config: Config, inputs: _Inputs, ranks: Ranks) -> Start:
         if start.path:
             checkpoint = CheckpointReader(start.path)
             check_continues(checkpoint, config, tokenizer_hash=inputs.tokenizer.content_hash)
+            check_same_data(checkpoint, config, source_lengths=inputs.samples.lengths)
             notes += changed_settings(checkpoint.state["config"], config)
         return {"path": start.path and str(start.path), "notes": notes}
 
@@ -148,8 +155,8 @@ def _told_as_config_error(output: Path) -> Iterator[None]:
 def _announce(
     config: Config,
     inputs: _Inputs,
-    engine: ZeroEngine,
-    ranks: Ranks,
+    engine: Engine,
+    layout: Layout,
     accumulation: int,
     start: Start,
     progress: Progress,
@@ -162,7 +169,7 @@ def _announce(
         banner(
             config,
             device=str(engine.device),
-            replicas=ranks.size,
+            replicas=layout.data,
             accumulation=accumulation,
             num_ids=inputs.tokenizer.vocab_size,
             num_parameters=engine.num_parameters,
@@ -177,38 +184,50 @@ def _announce(
             "notes": start.notes,
             "unigram_entropy": entropy,
             "windows": held_out.num_windows,
-            "replicas": ranks.size,
+            "replicas": layout.data,
             "parameters": engine.num_parameters,
             "versions": versions(),
         }
     )
 
 
+def _loader(config: Config, inputs: _Inputs, engine: Engine, groups: Groups, progress: Progress) -> Loader:
+    """This replica's steps from `progress` on. Raises ConfigError where its workers cannot be started."""
+    place = {
+        "consumed_samples": progress.samples,
+        "dp_rank": groups.place.data,
+        "dp_size": groups.layout.data,
+        "pin_memory": engine.device.type == "cuda",
+    }
+    if config.data.workers:
+        return ProcessLoader(config, inputs.row_options, **place)
+    return StepLoader(
+        inputs.samples,
+        inputs.collate,
+        global_batch_size=BatchSizes.of(config.train),
+        micro_batch_size=config.train.micro_batch_size,
+        prefetch=config.data.prefetch,
+        **place,
+    )
+
+
 def _train(
     config: Config,
     inputs: _Inputs,
-    engine: ZeroEngine,
+    engine: Engine,
+    groups: Groups,
     ranks: Ranks,
     progress: Progress,
     run_id: str,
     console: Console,
 ) -> None:
-    loader = StepLoader(
-        inputs.samples,
-        inputs.collate,
-        consumed_samples=progress.samples,
-        global_batch_size=config.train.global_batch_size,
-        micro_batch_size=config.train.micro_batch_size,
-        dp_rank=ranks.rank,
-        dp_size=ranks.size,
-        prefetch=config.data.prefetch,
-    )
+    loader = _agreed(ranks, lambda: _loader(config, inputs, engine, groups, progress))
     validation_batches = partial(
         evaluation_batches,
         inputs.held_out,
         collate=inputs.collate,
-        dp_rank=ranks.rank,
-        dp_size=ranks.size,
+        dp_rank=groups.place.data,
+        dp_size=groups.layout.data,
         micro_batch_size=config.train.micro_batch_size,
     )
 
@@ -221,8 +240,10 @@ def _train(
             shapes=engine.shapes,
             state={
                 "progress": asdict(progress),
+                "loss_scale": engine.loss_scale.state(),
                 "config": config.model_dump(mode="json"),
                 "tokenizer_hash": inputs.tokenizer.content_hash,
+                "source_lengths": inputs.samples.lengths,
                 "num_ids": inputs.tokenizer.vocab_size,
                 "validation": console.last_validation,
                 "versions": versions(),
@@ -236,17 +257,20 @@ def _train(
         config,
         engine,
         loader,
+        replicas=groups.data,
         probabilities=inputs.samples.probabilities,
+        phase=inputs.samples.phase,
         progress=progress,
         validation_batches=validation_batches,
         objectives=inputs.held_out.objectives,
         record=console.record,
         save=save,
+        check=lambda step: check_replicas(engine.copies(), step=step, groups=groups, ranks=ranks),
     )
     with loader:
         try:
             trainer.run()
-        except (DivergedError, CheckpointError):
+        except (DivergedError, CheckpointError, ReplicaError):
             raise  # raised by all ranks alike
         except UserError as error:
             raise RankError(f"rank {ranks.rank}: {error}") from error

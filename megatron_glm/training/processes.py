@@ -1,4 +1,4 @@
-"""Starting and ending the processes of a run, under the `deepspeed` launcher or alone."""
+"""Starting and ending the processes of a run, under any launcher or alone."""
 
 from __future__ import annotations
 
@@ -12,8 +12,9 @@ from datetime import timedelta
 
 import torch
 
-from megatron_glm.errors import ConfigError
+from megatron_glm.errors import ConfigError, RankError
 from megatron_glm.parallel.ranks import DistributedRanks, Ranks
+from megatron_glm.training.launchers import launch_variables
 
 _TIMEOUT = timedelta(minutes=30)
 
@@ -23,33 +24,52 @@ def distributed_processes(*, threads: int | None, timeout: timedelta = _TIMEOUT)
     """Join the other processes of the run; the group ends with the block.
 
     Raises:
-        ConfigError: more processes than GPUs on this node.
+        ConfigError: more processes than GPUs on this node; a launcher whose variables are not complete.
+        RankError: this process does not reach the first one.
     """
     import deepspeed
 
     _quieten_deepspeed()
     if threads is not None:
         torch.set_num_threads(threads)
-    if "RANK" not in os.environ:
-        os.environ |= {"RANK": "0", "LOCAL_RANK": "0", "WORLD_SIZE": "1", "MASTER_ADDR": "127.0.0.1"}
-        os.environ["MASTER_PORT"] = str(_free_port())
+    os.environ |= launch_variables(os.environ) or _one_process()
     backend = "gloo"
     if torch.cuda.is_available():
         backend = "nccl"
         local_rank = int(os.environ["LOCAL_RANK"])
         if local_rank >= torch.cuda.device_count():
             raise ConfigError(
-                f"process {local_rank} of this node has no GPU: there are {torch.cuda.device_count()};"
-                " start fewer processes with --num_gpus"
+                f"process {local_rank} of this node has no GPU: it sees {torch.cuda.device_count()};"
+                " start fewer processes with --num_gpus, or let each see all GPUs of its node"
             )
         torch.cuda.set_device(local_rank)
     # Otherwise the first start compiles a CPU collective for 49 s, and fails without a compiler.
     deepspeed.ops.__compatible_ops__["deepspeed_shm_comm"] = False
-    deepspeed.init_distributed(dist_backend=backend, timeout=timeout, verbose=False)
+    with _told_where_the_first_process_is():
+        deepspeed.init_distributed(dist_backend=backend, timeout=timeout, verbose=False)
     try:
         yield DistributedRanks()
     finally:
         torch.distributed.destroy_process_group()
+
+
+def _one_process() -> dict[str, str]:
+    alone = {"RANK": "0", "WORLD_SIZE": "1", "LOCAL_RANK": "0", "MASTER_ADDR": "127.0.0.1"}
+    return alone | {"MASTER_PORT": str(_free_port())}
+
+
+@contextmanager
+def _told_where_the_first_process_is() -> Iterator[None]:
+    """Turns a meeting that fails into one line. Raises RankError."""
+    try:
+        yield
+    except RuntimeError as error:  # the store's errors have a kind of their own, gloo's have none
+        reason = str(error).splitlines()[0]
+        rank, address, port = (os.environ[name] for name in ("RANK", "MASTER_ADDR", "MASTER_PORT"))
+        advice = f"see that {address} is the host of rank 0 and that all machines reach each other (docs/launching.md)"
+        if "EADDRINUSE" in reason:
+            advice = "another job uses this port; choose another, with --master_port or MASTER_PORT"
+        raise RankError(f"rank {rank}: the processes do not meet at {address}:{port} ({reason}); {advice}") from error
 
 
 def _quieten_deepspeed() -> None:

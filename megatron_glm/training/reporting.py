@@ -52,6 +52,14 @@ def step_line(record: Mapping, *, steps: int, eta_seconds: float) -> str:
     )
 
 
+def skip_line(record: Mapping) -> str:
+    """One line for a step whose update was skipped."""
+    return (
+        f"step {record['step']} skipped: overflow,"
+        f" loss scale {record['loss_scale']:.0f} → {record['next_loss_scale']:.0f}"
+    )
+
+
 def validation_line(record: Mapping) -> str:
     """One line for a validation record."""
     return (

@@ -9,6 +9,7 @@ from typing import Any
 
 from megatron_glm.checkpoint.discovery import scan_checkpoints
 from megatron_glm.checkpoint.reading import CheckpointReader
+from megatron_glm.config.loading import config_from_tree
 from megatron_glm.config.schema import Config
 from megatron_glm.errors import CheckpointError, TokenizerError
 
@@ -86,9 +87,10 @@ def check_continues(checkpoint: CheckpointReader, config: Config, *, tokenizer_h
 def changed_settings(saved: Mapping[str, Any], config: Config) -> tuple[str, ...]:
     """What a continued run does otherwise than the one that saved: 'changed: train.steps 100 → 200, …', or nothing.
 
-    Most settings may change, the data's too; but nobody should find out from the curves.
+    Most settings may change, and those of the data from now on; but nobody should find out from the curves.
     """
-    before, now = _flat(saved), _flat(config.model_dump(mode="json"))
+    # Through the schema: settings that are newer than the checkpoint had their defaults.
+    before, now = (_flat(each.model_dump(mode="json")) for each in (config_from_tree(saved), config))
     changes = [
         f"{name} {before.get(name)} → {value}"
         for name, value in now.items()
@@ -98,8 +100,16 @@ def changed_settings(saved: Mapping[str, Any], config: Config) -> tuple[str, ...
 
 
 def _flat(tree: Mapping[str, Any], prefix: str = "") -> dict[str, Any]:
-    """Settings by dotted name; a list is one value."""
+    """Settings by dotted name; a list is one value, without what its items leave open."""
     flat: dict[str, Any] = {}
     for key, value in tree.items():
-        flat |= _flat(value, f"{prefix}{key}.") if isinstance(value, Mapping) else {f"{prefix}{key}": value}
+        flat |= _flat(value, f"{prefix}{key}.") if isinstance(value, Mapping) else {f"{prefix}{key}": _given(value)}
     return flat
+
+
+def _given(value: Any) -> Any:
+    if isinstance(value, list):
+        return [_given(item) for item in value]
+    if isinstance(value, Mapping):
+        return {key: _given(item) for key, item in value.items() if item is not None}
+    return value

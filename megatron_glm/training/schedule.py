@@ -1,10 +1,10 @@
-"""The learning rate of a step."""
+"""What changes in the course of a run: the learning rate of a step, the shrinking of the embedding gradient."""
 
 from __future__ import annotations
 
 import math
 
-from megatron_glm.config.schema import Schedule
+from megatron_glm.config.schema import EmbeddingGradient, Schedule
 
 
 def learning_rate(schedule: Schedule, peak: float, total_steps: int, step: int) -> float:
@@ -22,3 +22,11 @@ def learning_rate(schedule: Schedule, peak: float, total_steps: int, step: int) 
     progress = min(1.0, (step - schedule.warmup_steps) / decay_steps) if decay_steps > 0 else 1.0
     remaining = (1 + math.cos(math.pi * progress)) / 2 if schedule.decay == "cosine" else 1 - progress
     return peak * (schedule.floor + (1 - schedule.floor) * remaining)
+
+
+def embedding_gradient_factor(settings: EmbeddingGradient, consumed_samples: int) -> float:
+    """What the word table's gradient from the input is multiplied by in a step that begins after so many samples."""
+    if settings.hold_samples is None:
+        return settings.factor
+    risen = min(1.0, max(0.0, (consumed_samples - settings.hold_samples) / settings.rise_samples))
+    return settings.factor + (1.0 - settings.factor) * risen

@@ -15,7 +15,12 @@ import traceback
 from collections.abc import Callable
 from typing import Any
 
-_PRELOAD = ["torch", "deepspeed", "megatron_glm.training.zero_engine"]
+_PRELOAD = [
+    "torch",
+    "deepspeed",
+    "megatron_glm.training.zero_engine",
+    "megatron_glm.training.pipeline_engine",
+]
 _POLL_SECONDS = 0.05
 
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 from functools import partial
 
 import pytest
+from deepspeed.accelerator import get_accelerator
 
 from megatron_glm.config.loading import load_config
 from megatron_glm.errors import UserError
@@ -23,8 +24,15 @@ def train_with_dropout_seed(seed: int, config: str, *overrides: str) -> None:
         train(config, *overrides)
 
 
-def _with_seed(build, seed, model, dropout_seed):
-    return build(model, dropout_seed=seed)
+def _with_seed(build, seed, model, dropout_seed, **options):
+    return build(model, dropout_seed=seed, **options)
+
+
+def train_in_fp16(config: str, *overrides: str) -> None:
+    """A run in fp16, which DeepSpeed refuses on a CPU though it computes in it."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(get_accelerator(), "is_fp16_supported", lambda: True)
+        train(config, "train.precision=fp16", *overrides)
 
 
 def train_until_failure(config: str, *overrides: str) -> str:

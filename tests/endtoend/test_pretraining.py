@@ -76,9 +76,11 @@ def test_it_learns_every_objective(whole_run):
     assert (whole_run / "loss.png").read_bytes().startswith(b"\x89PNG")
 
 
-def test_twenty_steps_a_resume_and_twenty_more_are_forty_bit_for_bit(corpus, whole_run, half_run, tmp_path):
+@pytest.mark.parametrize("workers", [0, 2])
+def test_twenty_steps_a_resume_and_twenty_more_are_forty_bit_for_bit(corpus, whole_run, half_run, tmp_path, workers):
     run = copy_of(half_run, tmp_path)
-    run_ranks(2, cases.train, str(corpus.config), f"train.output={run}", "schedule.decay_steps=40")
+    overrides = (f"train.output={run}", "schedule.decay_steps=40", f"data.workers={workers}")
+    run_ranks(2, cases.train, str(corpus.config), *overrides)
     assert final(run).step == 40
     assert final(run).parameter_hashes() == final(whole_run).parameter_hashes()
     assert final(run).run_id == final(half_run).run_id

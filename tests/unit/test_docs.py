@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any, Literal, get_args, get_origin
 
 import pytest
-from annotated_types import Ge, Gt, Le, Lt
+from annotated_types import Ge, Gt, Le, Lt, MinLen
 from pydantic import BaseModel
 from pydantic.fields import FieldInfo
 from pydantic_core import PydanticUndefined
@@ -50,7 +50,7 @@ def _kind(annotation: Any, bounds: list) -> str:
         kind, *extra = get_args(inner) or (inner,)
         return f"{_kind(kind, [bound for item in extra for bound in getattr(item, 'metadata', [item])])}, or null"
     if get_origin(annotation) is tuple:
-        return "list, not empty"
+        return "list, not empty" if any(isinstance(bound, MinLen) for bound in bounds) else "list"
     if get_origin(annotation) is dict:
         return "mapping"
     name = {int: "integer", float: "number", bool: "true or false", str: "text"}[annotation]
@@ -64,7 +64,7 @@ def _number(value: float) -> str:
 
 
 def _default(field: FieldInfo) -> str:
-    if field.default_factory is not None:
+    if field.default_factory is not None or field.default == ():
         return "empty"
     if field.default is PydanticUndefined:
         return "required"

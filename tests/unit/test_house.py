@@ -15,9 +15,10 @@ SOURCES = ("megatron_glm", "kernels", "data_tools", "launch_scripts", "benchmark
 # What may import what: a package imports itself and those of the lines below its own. docs/architecture.md draws it.
 LEVELS = (
     {"cli", "pretrain_glm", "data_tools", "launch_scripts", "benchmarks"},
-    {"generation"},
+    {"generation", "doctor"},
     {"release"},
     {"training"},
+    {"planning"},
     {"checkpoint", "data", "model"},
     {"parallel", "objective"},
     {"tokenizer", "config"},
@@ -197,7 +198,8 @@ def test_tests_lie_where_the_tested_code_lies():
 def commands() -> list[str]:
     """The modules that are started by name: those of `python -m` and of the launcher."""
     started = [f"data_tools.{file.stem}" for file in python_files("data_tools") if "__main__" in file.read_text()]
-    return ["megatron_glm.cli", "pretrain_glm", "launch_scripts.demo.__main__", *started]
+    named = ["megatron_glm.cli", "megatron_glm.doctor.__main__", "pretrain_glm", "launch_scripts.demo.__main__"]
+    return [*named, *started]
 
 
 def test_neither_the_package_nor_any_help_imports_torch():

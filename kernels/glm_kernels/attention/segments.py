@@ -28,6 +28,7 @@ def segment_attention(
     dropout: float = 0.0,
     row_keys: RowKeys | None = None,
     dropout_key: DropoutKey | None = None,
+    first_head: int = 0,
 ) -> Tensor:
     """Interval attention; [T, heads, d] each -> [T, heads, d], padding rows are 0. See op.attention."""
     segments = visibility.segments
@@ -36,7 +37,8 @@ def segment_attention(
     # One split, not S slices: the backward of a slice writes a gradient of the whole row.
     queries, keys, values = (x.split(lengths) for x in (query, key, value))
     if dropout:
-        drops = _segment_drops(visibility, query.shape[1], dropout, row_keys, dropout_key)
+        heads = range(first_head, first_head + query.shape[1])
+        drops = _segment_drops(visibility, heads, dropout, row_keys, dropout_key)
         rows = [
             _explicit_rows(q, k, v, part_a, drop.to(query.device), keep_scale(dropout))
             for q, k, v, (_, part_a, _), drop in zip(queries, keys, values, segments, drops, strict=False)
@@ -101,7 +103,7 @@ def _part_b_visible(length: int, part_a: int, device: torch.device) -> Tensor:
 
 
 def _segment_drops(
-    visibility: Visibility, heads: int, probability: float, row_keys: RowKeys, key: DropoutKey
+    visibility: Visibility, heads: range, probability: float, row_keys: RowKeys, key: DropoutKey
 ) -> list[Tensor]:
     """The drop masks of all segments, each keyed by its sample and its place there: bool [heads, a·a + b·n]."""
     starts = [start for _, start, _ in row_keys.spans]
@@ -109,5 +111,15 @@ def _segment_drops(
     for start, part_a, end in visibility.segments:
         sample, begin, _ = row_keys.spans[bisect_right(starts, start) - 1]
         area = part_a * part_a + (end - start - part_a) * (end - start)
-        drops.append(attention_drops(probability, heads, area, sample=sample, place=start - begin, key=key))
+        drops.append(
+            attention_drops(
+                probability,
+                len(heads),
+                area,
+                sample=sample,
+                place=start - begin,
+                key=key,
+                first_head=heads.start,
+            )
+        )
     return drops

@@ -73,6 +73,11 @@ class Visibility:
         bounds = (self.key_start, self.key_end, self.query_start, self.query_end)
         return Visibility(*(bound.to(device, non_blocking=True) for bound in bounds), segments=self.segments)
 
+    def pin_memory(self) -> Visibility:
+        """The same in page-locked memory."""
+        bounds = (self.key_start, self.key_end, self.query_start, self.query_end)
+        return Visibility(*(bound.pin_memory() for bound in bounds), segments=self.segments)
+
 
 def _check(segments: tuple[tuple[int, int, int], ...], length: int) -> None:
     expected = 0

@@ -44,6 +44,10 @@ class RowKeys:
         """The same on another device."""
         return RowKeys(self.sample.to(device, non_blocking=True), self.token.to(device, non_blocking=True), self.spans)
 
+    def pin_memory(self) -> RowKeys:
+        """The same in page-locked memory."""
+        return RowKeys(self.sample.pin_memory(), self.token.pin_memory(), self.spans)
+
 
 @dataclass(frozen=True)
 class DropoutKey:

@@ -16,6 +16,7 @@ from glm_kernels.dropout.keys import DropoutKey, RowKeys
 
 _LEVELS = 1 << 16
 _DRAWS_PER_WORD = 4  # 16-bit draws in one 64-bit output
+_DRAWS_PER_COUNT = 4 * _DRAWS_PER_WORD  # Philox gives four words for each value of its counter
 
 
 def keep_scale(probability: float) -> float:
@@ -32,21 +33,26 @@ def hidden_drops(probability: float, width: int, row_keys: RowKeys, key: Dropout
     return torch.from_numpy(drops).to(row_keys.sample.device)
 
 
-def attention_drops(probability: float, heads: int, area: int, *, sample: int, place: int, key: DropoutKey) -> Tensor:
+def attention_drops(
+    probability: float, heads: int, area: int, *, sample: int, place: int, key: DropoutKey, first_head: int = 0
+) -> Tensor:
     """Which attention weights of one segment are dropped: bool [heads, area], on the CPU.
 
     Args:
         area: query-key pairs of the segment, in any fixed order.
         sample: global sample index.
         place: the segment's first token in its sample.
+        first_head: of the heads asked for; a part of them gets the masks that it has among all.
     """
-    return torch.from_numpy(_draw(probability, heads * area, key, sample, place).reshape(heads, area))
+    drawn = _draw(probability, heads * area, key, sample, place, skipped=first_head * area)
+    return torch.from_numpy(drawn.reshape(heads, area))
 
 
-def _draw(probability: float, count: int, key: DropoutKey, sample: int, place: int) -> np.ndarray:
+def _draw(probability: float, count: int, key: DropoutKey, sample: int, place: int, *, skipped: int = 0) -> np.ndarray:
+    block, inside = divmod(skipped, _DRAWS_PER_COUNT)
     generator = np.random.Philox(
         key=np.array([key.seed, sample], dtype=np.uint64),
-        counter=np.array([0, key.layer, key.site, place], dtype=np.uint64),
+        counter=np.array([block, key.layer, key.site, place], dtype=np.uint64),
     )
-    words = generator.random_raw(-(-count // _DRAWS_PER_WORD))
-    return words.view(np.uint16)[:count] < round(probability * _LEVELS)
+    words = generator.random_raw(-(-(inside + count) // _DRAWS_PER_WORD))
+    return words.view(np.uint16)[inside : inside + count] < round(probability * _LEVELS)

@@ -18,4 +18,18 @@ def linear_cross_entropy(hidden: Tensor, weight: Tensor, target_ids: Tensor, *, 
     Returns:
         fp32 [N] (fp64 for fp64 inputs), in nats.
     """
-    return ChunkedLinearCrossEntropy.apply(hidden, weight, target_ids, num_valid)
+    return ChunkedLinearCrossEntropy.apply(hidden, weight, target_ids, num_valid, 0.0)[0]
+
+
+def smoothed_cross_entropy(
+    hidden: Tensor, weight: Tensor, target_ids: Tensor, *, num_valid: int, label_smoothing: float
+) -> tuple[Tensor, Tensor]:
+    """The loss with label smoothing, and the negative log-likelihood without it and without gradient.
+
+    Args: as `linear_cross_entropy`.
+        label_smoothing: share of the target distribution that is uniform over range(num_valid); 0: none.
+
+    Returns:
+        fp32 [N] twice (fp64 for fp64 inputs), in nats.
+    """
+    return ChunkedLinearCrossEntropy.apply(hidden, weight, target_ids, num_valid, label_smoothing)

@@ -12,22 +12,40 @@ from megatron_glm.config.loading import config_from_tree
 from megatron_glm.config.schema import Config
 from megatron_glm.data.batch import Batch, collate
 from megatron_glm.data.loader import step_indices
-from megatron_glm.model.glm import GLM
 from megatron_glm.objective.sample import Objective, Sample
+from megatron_glm.parallel.groups import Groups, make_groups
+from megatron_glm.parallel.layout import Layout
+from megatron_glm.parallel.ranks import Ranks
 from megatron_glm.training.exact_loss import Counts, sums_over_replicas
+from megatron_glm.training.model_building import build_model
 from megatron_glm.training.objective_weights import combine, objective_weights
+from megatron_glm.training.pipeline_engine import PipelineEngine
 from megatron_glm.training.processes import distributed_processes
 from megatron_glm.training.zero_engine import ZeroEngine
+
+Engine = ZeroEngine | PipelineEngine
 
 NUM_IDS = 300
 GLOBAL_BATCH = 8
 
 
-def config(*, stage: int, micro: int, precision: str = "fp32", loss: str = "per_objective", dropout: float = 0.1):
+def config(
+    *,
+    stage: int,
+    micro: int,
+    precision: str = "fp32",
+    loss: str = "per_objective",
+    dropout: float = 0.1,
+    tensor: int = 1,
+    sequence: bool = False,
+    recompute: str = "none",
+    pipeline: int = 1,
+    layers: int = 2,
+):
     return config_from_tree(
         {
             "model": {
-                "num_layers": 2,
+                "num_layers": layers,
                 "hidden_size": 32,
                 "num_attention_heads": 4,
                 "max_positions": 64,
@@ -46,8 +64,9 @@ def config(*, stage: int, micro: int, precision: str = "fp32", loss: str = "per_
                 "precision": precision,
                 "loss": loss,
                 "seed": 7,
+                "recompute": recompute,
             },
-            "parallel": {"zero_stage": stage},
+            "parallel": {"zero_stage": stage, "tensor": tensor, "sequence": sequence, "pipeline": pipeline},
             # Without a threshold ZeRO-3 would keep every parameter of so small a model whole.
             "deepspeed": {"zero_optimization": {"stage3_param_persistence_threshold": 100}},
         }
@@ -87,33 +106,38 @@ def sample(index: int) -> Sample:
 
 def batches(settings: Config, *, step: int, rank: int, size: int) -> list[Batch]:
     indices = step_indices(step * GLOBAL_BATCH, GLOBAL_BATCH, rank, size, settings.train.micro_batch_size)
-    return [collate([sample(int(i)) for i in row], pad_id=0) for row in indices]
+    # A sample has at most 11 + 29 tokens; the rows of a pipeline are all alike.
+    capacity = -(-settings.train.micro_batch_size * 40 // 64) * 64 if settings.parallel.pipeline > 1 else None
+    return [collate([sample(int(i)) for i in row], capacity=capacity, pad_id=0) for row in indices]
 
 
 def run_steps(settings: Config, steps: int) -> dict:
     """Losses, gradient norms and the first step's gradients of one layout; to be called in every rank."""
     with distributed_processes(threads=1) as ranks:
-        engine = make_engine(settings, ranks.size)
+        engine, groups = make_engine(settings, ranks)
         result: dict = {"loss": [], "norm": []}
         for step in range(steps):
-            loss, norm, gradients = one_step(settings, engine, ranks, step)
+            loss, norm, gradients = one_step(settings, engine, groups, step)
             result["loss"].append(loss)
             result["norm"].append(norm)
             result.setdefault("gradients", gradients)
         return result
 
 
-def make_engine(settings: Config, replicas: int) -> ZeroEngine:
-    model = GLM(settings.model, num_ids=NUM_IDS, seed=settings.train.seed)
-    accumulation = GLOBAL_BATCH // settings.train.micro_batch_size // replicas
-    return ZeroEngine(settings, model, replicas=replicas, accumulation=accumulation)
+def make_engine(settings: Config, ranks: Ranks) -> tuple[Engine, Groups]:
+    parallel = settings.parallel
+    groups = make_groups(Layout.of(ranks.size, tensor=parallel.tensor, pipeline=parallel.pipeline))
+    model = build_model(settings, NUM_IDS, groups)
+    accumulation = GLOBAL_BATCH // settings.train.micro_batch_size // groups.layout.data
+    kind = PipelineEngine if parallel.pipeline > 1 else ZeroEngine
+    return kind(settings, model, groups=groups, accumulation=accumulation), groups
 
 
-def one_step(settings: Config, engine: ZeroEngine, ranks, step: int) -> tuple[float, float, dict]:
-    share = batches(settings, step=step, rank=ranks.rank, size=ranks.size)
-    counts = Counts.of(share).over_replicas(engine.device)
+def one_step(settings: Config, engine: Engine, groups: Groups, step: int) -> tuple[float, float, dict]:
+    share = batches(settings, step=step, rank=groups.place.data, size=groups.layout.data)
+    counts = Counts.of(share).over_replicas(engine.device, groups.data)
     weights = objective_weights(counts.targets, (0.5, 0.2, 0.3), settings.train.loss)
-    sums = sums_over_replicas(engine.accumulate(share, weights))
+    sums = sums_over_replicas(engine.accumulate(share, weights), groups.data)
     gradients = {name: gradient.clone() for name, gradient in engine.gradients()} if step == 0 else {}
     norm = engine.update(settings.optimizer.learning_rate)
     return combine(sums, weights), norm, {name: g.numpy() for name, g in gradients.items()}
@@ -122,13 +146,13 @@ def one_step(settings: Config, engine: ZeroEngine, ranks, step: int) -> tuple[fl
 def run_and_save(settings: Config, directory: str, steps: int, resume: str | None = None) -> dict:
     """Train from the start or from a checkpoint, then save: losses, and where the checkpoint lies."""
     with distributed_processes(threads=1) as ranks:
-        engine = make_engine(settings, ranks.size)
+        engine, groups = make_engine(settings, ranks)
         first = 0
         if resume:
             checkpoint = CheckpointReader(Path(resume))
             first = checkpoint.step
             engine.load(checkpoint, step=first)
-        losses = [one_step(settings, engine, ranks, step)[0] for step in range(first, first + steps)]
+        losses = [one_step(settings, engine, groups, step)[0] for step in range(first, first + steps)]
         path = save_checkpoint(
             Path(directory),
             run_id="test",
@@ -139,3 +163,31 @@ def run_and_save(settings: Config, directory: str, steps: int, resume: str | Non
             ranks=ranks,
         )
         return {"loss": losses, "path": str(path)}
+
+
+def run_evaluations(settings: Config, numbers: list[list[int]]) -> list[tuple]:
+    """Summed nll and counts of so many batches for each replica, before, between and after steps."""
+    with distributed_processes(threads=1) as ranks:
+        engine, groups = make_engine(settings, ranks)
+        result = []
+        for step, number in enumerate(numbers):
+            share = [batch for s in range(2) for batch in batches(settings, step=s, rank=0, size=1)]
+            sums, counts = engine.evaluate(iter(share[: number[groups.place.data]]))
+            result.append((sums.tolist(), counts.targets))
+            one_step(settings, engine, groups, step)
+        return result
+
+
+def word_table(settings: Config, steps: int) -> bytes | None:
+    """This rank's copy of the word table after some steps; None where it has none."""
+    with distributed_processes(threads=1) as ranks:
+        engine, groups = make_engine(settings, ranks)
+        for step in range(steps):
+            one_step(settings, engine, groups, step)
+        tables = [p for name, p in engine._engine.module.named_parameters() if name.endswith("word_embeddings.weight")]
+        return tables[0].detach().float().numpy().tobytes() if tables else None
+
+
+def hashes(result: dict) -> dict[str, str]:
+    """Of every weight and moment of the checkpoint that `run_and_save` wrote."""
+    return CheckpointReader(Path(result["path"])).parameter_hashes()

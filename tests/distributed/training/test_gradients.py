@@ -15,7 +15,6 @@ from tests.distributed.training import cases
 pytestmark = pytest.mark.distributed
 
 STEPS = 4
-PARTITIONS = [(1, 8), (1, 2), (2, 4), (2, 1)]  # processes, micro-batch: the accumulation follows
 
 
 @pytest.fixture(scope="module")
@@ -38,12 +37,6 @@ def check_equal(reference, processes, settings):
         assert worst(result, reference) < 5e-6
         assert result["loss"] == pytest.approx(reference["loss"], rel=1e-5)
         assert result["norm"] == pytest.approx(reference["norm"], rel=1e-5)
-
-
-@pytest.mark.parametrize(("processes", "micro"), PARTITIONS)
-@pytest.mark.parametrize("stage", [0, 1, 2, 3])
-def test_gradients_equal_those_of_one_process(one_process, stage, processes, micro):
-    check_equal(one_process("per_objective"), processes, cases.config(stage=stage, micro=micro))
 
 
 @pytest.mark.parametrize("stage", [0, 1, 2, 3])

@@ -4,7 +4,7 @@ import pytest
 import torch
 from torch.autograd import gradcheck
 
-from glm_kernels.loss import linear_cross_entropy
+from glm_kernels.loss import linear_cross_entropy, smoothed_cross_entropy
 from glm_kernels.loss.reference import linear_cross_entropy_reference
 
 
@@ -74,3 +74,22 @@ def test_large_logits_do_not_overflow():
     hidden, weight, targets = make_inputs(4, dtype=torch.float32)
     nll = linear_cross_entropy(hidden * 1e4, weight, targets, num_valid=33)
     assert nll.isfinite().all()
+
+
+@pytest.mark.usefixtures("chunk")
+@pytest.mark.parametrize("N", [0, 1, 10])
+@pytest.mark.parametrize("smoothing", [0.0, 0.1, 0.9])
+def test_label_smoothing_is_uniform_over_the_valid_ids(N, smoothing):
+    inputs = make_inputs(N)
+
+    def smoothed(*arguments, num_valid):
+        loss, nll = smoothed_cross_entropy(*arguments, num_valid=num_valid, label_smoothing=smoothing)
+        assert not nll.requires_grad
+        torch.testing.assert_close(nll, linear_cross_entropy(*arguments, num_valid=num_valid), rtol=0, atol=1e-12)
+        return loss
+
+    def reference(*arguments, num_valid):
+        return linear_cross_entropy_reference(*arguments, num_valid=num_valid, label_smoothing=smoothing)
+
+    for got, expected in zip(results(smoothed, *inputs), results(reference, *inputs), strict=True):
+        torch.testing.assert_close(got, expected, rtol=0, atol=1e-12)

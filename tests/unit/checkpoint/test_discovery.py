@@ -133,8 +133,8 @@ def test_a_deeply_nested_manifest_is_one_clear_error(tmp_path):
 
 def test_a_manifest_of_a_later_format_says_so(two):
     path = two / "step_00000002" / "manifest.json"
-    path.write_text(path.read_text().replace('"format_version": 1', '"format_version": 2'))
-    with pytest.raises(CheckpointError, match="format version 2, this program reads 1"):
+    path.write_text(path.read_text().replace('"format_version": 2', '"format_version": 3'))
+    with pytest.raises(CheckpointError, match="format version 3, this program reads 2"):
         read_manifest(path.parent)
 
 

@@ -14,6 +14,15 @@ def pieces(*ranges, kinds=KINDS, name="w"):
     return [Fragment(name, kind, start, torch.zeros(stop - start)) for kind in kinds for start, stop in ranges]
 
 
+def columns(*ranges, stride=5):
+    """Columns of two rows."""
+    return [
+        Fragment("w", kind, start, torch.zeros(2 * (stop - start)), 2, stride)
+        for kind in KINDS
+        for start, stop in ranges
+    ]
+
+
 @pytest.mark.parametrize(
     ("fragments", "message"),
     [
@@ -27,6 +36,12 @@ def pieces(*ranges, kinds=KINDS, name="w"):
         (pieces((0, 10)) + pieces((0, 1), name="v"), r"'v' \(weight\) is no parameter of the model"),
         ([Fragment("w", "weight", 0, torch.zeros(10, dtype=torch.bfloat16))], "bfloat16.*must be fp32"),
         ([Fragment("w", "weight", 0, torch.zeros(2, 5))], r"must be fp32 \[n\]"),
+        (columns((0, 2), (3, 5)), r"w \(weight\): elements 2\.\.3 of 10 are held by no rank"),
+        (columns((0, 3), (2, 5)), r"w \(weight\): element 2 is in .* and again"),
+        (columns((0, 5))[:1] + pieces((5, 10)), r"w \(weight\): element 5 is in .* and again"),
+        (columns((0, 2)) + pieces((2, 5), (8, 10)), r"elements 7\.\.8 of 10 are held by no rank"),
+        (columns((0, 3), stride=4), r"as 2 rows 4 apart, which is no part of 10 elements"),
+        (columns((3, 6)), r"as 2 rows 5 apart, which is no part of 10 elements|holds elements 3\.\.11 of 10"),
     ],
 )
 def test_fragments_must_cover_every_parameter_exactly_once(checkpoints, tmp_path, fragments, message):

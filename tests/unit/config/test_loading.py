@@ -63,7 +63,7 @@ def test_the_printed_configuration_reads_back_equal(config_file, tmp_path):
         ("train.qqqqq=5", "unknown key 'train.qqqqq'; allowed here: output, steps"),
         ("train.steps=0", r"train.steps: input should be greater than or equal to 1 \(got 0\)"),
         ("train.steps=many", r"train.steps: input should be a valid integer.*'many'"),
-        ("train.precision=fp8", r"train.precision: input should be 'fp32' or 'bf16' \(got 'fp8'\)"),
+        ("train.precision=fp8", r"train.precision: input should be 'fp32', 'bf16' or 'fp16' \(got 'fp8'\)"),
         ("optimizer.learning_rate=.nan", "optimizer.learning_rate: input should be a finite number"),
         ("model.num_attention_heads=7", "model: hidden_size 64 is not a multiple of num_attention_heads 7"),
         ("objective.token=0.7", "objective: token 0.7 .* = 0.7, must be 1"),

@@ -16,11 +16,13 @@ TOKENIZER_HASH = hashlib.sha256(b"the tokenizer of the tests").hexdigest()
 
 
 class MemoryShards:
-    """Documents held in lists, with the interface of a ShardSet."""
+    """Documents held in lists, with the interface of a ShardSet; `sentence_ends` are places in all their tokens."""
 
-    def __init__(self, documents, ends_with_eos=True):
+    def __init__(self, documents, ends_with_eos=True, sentence_ends=None):
         self.documents = [list(document) for document in documents]
         self.ends_with_eos = ends_with_eos
+        self.has_sentences = sentence_ends is not None
+        self._sentence_ends = np.array(sentence_ends or [], np.int64)
         self.num_documents = len(self.documents)
         self._joined = np.array(list(chain.from_iterable(self.documents)), np.int32)
         self._starts = np.cumsum([0] + [len(document) for document in self.documents]).tolist()
@@ -35,6 +37,10 @@ class MemoryShards:
 
     def tokens(self, start, stop):
         return self._joined[start:stop].copy()
+
+    def sequence_ends(self, start, stop, document):
+        assert self._starts[document] <= start
+        return self._sentence_ends[(self._sentence_ends > start) & (self._sentence_ends <= stop)]
 
 
 @pytest.fixture(scope="session")
@@ -54,7 +60,7 @@ def tokenizer(special):
     """What a dataset asks of a tokenizer; every tenth id ends a sentence."""
     ends = np.arange(50_008) % 10 == 0
     ends[50_000:] = False
-    return SimpleNamespace(special=special, content_hash=TOKENIZER_HASH, sentence_ends=lambda: ends)
+    return SimpleNamespace(special=special, vocab_size=50_008, content_hash=TOKENIZER_HASH, sentence_ends=lambda: ends)
 
 
 @pytest.fixture
@@ -81,6 +87,7 @@ def write_corpus(special):
             inputs=(
                 Input(
                     path="input.txt",
+                    unit="byte",
                     bytes=0,
                     sha256="0" * 64,
                     documents_in=total,
@@ -105,8 +112,11 @@ def _write_shard(prefix, documents):
     pair = {"bin": bin_path(prefix), "idx": idx_path(prefix)}
     return Shard(
         name=prefix.name,
+        input=0,
         documents=len(documents),
         tokens=sum(map(len, documents)),
         **{f"{kind}_bytes": path.stat().st_size for kind, path in pair.items()},
         **{f"{kind}_sha256": sha256_of(path) for kind, path in pair.items()},
+        origins_bytes=0,  # training does not ask for them
+        origins_sha256=hashlib.sha256(b"").hexdigest(),
     )

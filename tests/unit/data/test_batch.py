@@ -135,3 +135,33 @@ def test_a_batch_moves_as_a_whole():
     ]
     assert all(tensor.is_meta for tensor in tensors)
     assert moved.target_counts == (4, 0, 0)
+
+
+def tensors_of(batch):
+    groups = (batch, batch.visibility, batch.row_keys)
+    return [value for group in groups for value in vars(group).values() if isinstance(value, torch.Tensor)]
+
+
+def test_pinning_pins_every_tensor_and_keeps_the_rest(monkeypatch):
+    monkeypatch.setattr(torch.Tensor, "pin_memory", lambda tensor: tensor + 1)
+    batch = collate([make_sample(1, Objective.TOKEN, [(3, 4)])], pad_id=PAD)
+    pinned = batch.pin_memory()
+    assert len(tensors_of(batch)) == 12
+    assert all(
+        torch.equal(after, before + 1) for before, after in zip(tensors_of(batch), tensors_of(pinned), strict=True)
+    )
+    assert pinned.visibility.segments == batch.visibility.segments
+    assert pinned.row_keys.spans == batch.row_keys.spans
+    assert pinned.target_counts == batch.target_counts
+
+
+def test_no_tensor_makes_the_host_wait_on_its_way_to_a_device(monkeypatch):
+    waits, to = [], torch.Tensor.to
+
+    def moved(tensor, device, non_blocking=False):
+        waits.append(not non_blocking)
+        return to(tensor, device)
+
+    monkeypatch.setattr(torch.Tensor, "to", moved)
+    collate([make_sample(1, Objective.TOKEN, [(3, 4)])], pad_id=PAD).to("meta")
+    assert waits == [False] * 12

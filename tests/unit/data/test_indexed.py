@@ -51,6 +51,33 @@ def test_what_is_written_comes_back(tmp_path, documents, dtype):
 
 
 @per_example
+@given(documents=DOCUMENTS, data=st.data())
+def test_the_sequences_that_end_in_a_range_are_found(tmp_path, documents, data):
+    file = IndexedFile(write(tmp_path / "pair", documents))
+    ends = set(np.cumsum([len(sequence) for sequence in joined(documents)], dtype=np.int64).tolist())
+    start = data.draw(st.integers(0, file.num_tokens))
+    stop = data.draw(st.integers(start, file.num_tokens))
+    found = file.sequence_ends(start, stop)
+    assert found.dtype == np.int64
+    assert found.tolist() == sorted(end for end in ends if start < end <= stop)
+    for document in range(len(documents)):
+        if file.document_start(document) <= start:
+            assert file.sequence_ends(start, stop, document).tolist() == found.tolist()
+
+
+def test_any_number_of_sequences_may_end_in_a_range(tmp_path):
+    file = IndexedFile(write(tmp_path / "pair", [[[1]] * 300, [[2]] * 500]))
+    for start, stop in ((0, 800), (3, 250), (640, 800), (1, 65), (1, 66)):
+        assert file.sequence_ends(start, stop).tolist() == list(range(start + 1, stop + 1))
+
+
+def test_sequences_cannot_be_asked_for_outside_the_file(pair):
+    for start, stop in ((-1, 2), (3, 2), (0, 8)):
+        with pytest.raises(IndexError, match=r"lie outside 0 … 7"):
+            IndexedFile(pair).sequence_ends(start, stop)
+
+
+@per_example
 @given(documents=DOCUMENTS)
 def test_find_document_is_the_inverse_of_document_start(tmp_path, documents):
     file = IndexedFile(write(tmp_path / "pair", documents))
@@ -127,6 +154,21 @@ def test_a_sequence_too_long_for_the_format_is_refused(tmp_path):
         writer.add_document(huge)
 
 
+@pytest.mark.parametrize(
+    ("lengths", "counts", "message"),
+    [([2, 2], [1, 1], "do not tile 3 tokens"), ([2, -1, 2], [3], "do not tile"), ([2, 1], [1], "there are 2")],
+)
+def test_lengths_and_counts_must_tile_the_documents(tmp_path, lengths, counts, message):
+    with pytest.raises(ValueError, match=message), IndexedWriter(tmp_path / "pair", UINT16) as writer:
+        writer.add_documents(np.array([1, 2, 3]), np.array(lengths), np.array(counts))
+
+
+def test_a_sequence_too_long_among_many_is_refused_by_its_document(tmp_path):
+    huge = np.broadcast_to(np.uint16(0), 2**31 + 1)
+    with pytest.raises(DataError, match="document 1 has a sequence"), IndexedWriter(tmp_path / "pair", UINT16) as w:
+        w.add_documents(huge, np.array([1, 2**31]), np.array([1, 1]))
+
+
 def test_a_shard_of_empty_documents_can_be_read(tmp_path):
     file = IndexedFile(write(tmp_path / "pair", [[], []]))
     assert (file.num_documents, file.num_tokens) == (2, 0)
@@ -176,7 +218,9 @@ def test_a_damaged_index_never_crashes(tmp_path, data):
     place = data.draw(st.integers(0, len(damaged) - 1))
     damaged[place] ^= data.draw(st.integers(1, 255))
     idx_path(prefix).write_bytes(damaged)
-    with pytest.raises(DataError):
+    documents = len(damaged) - 8 * 5
+    # One sequence more or less for a document cannot be seen: which belong together is the writer's choice.
+    with pytest.raises(DataError) if place < documents else contextlib.suppress(DataError):
         IndexedFile(prefix).check()
     try:
         file = IndexedFile(prefix)
@@ -186,6 +230,10 @@ def test_a_damaged_index_never_crashes(tmp_path, data):
         for k in range(count):
             with contextlib.suppress(DataError):
                 assert 0 <= read(k) <= 7
+    with contextlib.suppress(DataError):
+        for document in (None, 0):
+            ends = file.sequence_ends(1, 6, document)
+            assert ((ends > 1) & (ends <= 6)).all()
 
 
 @pytest.mark.parametrize("size", [0, 2, 7, 12, 16])

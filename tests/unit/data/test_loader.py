@@ -10,6 +10,7 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from megatron_glm.config.batching import BatchSizes
 from megatron_glm.data.loader import StepLoader, evaluation_batches, step_indices
 from megatron_glm.objective.sample import Objective
 
@@ -57,12 +58,12 @@ class Windows:
         return (objective, window)
 
 
-def make_loader(dataset, consumed=0, dp=(0, 1), micro=4, prefetch=2):
+def make_loader(dataset, consumed=0, dp=(0, 1), micro=4, prefetch=2, size=GLOBAL):
     return StepLoader(
         dataset,
         Row,
         consumed_samples=consumed,
-        global_batch_size=GLOBAL,
+        global_batch_size=size,
         micro_batch_size=micro,
         dp_rank=dp[0],
         dp_size=dp[1],
@@ -101,6 +102,20 @@ def test_a_resume_at_any_step_goes_on_as_if_nothing_had_happened(prefetch):
         assert take(make_loader(Numbers(), step * GLOBAL, prefetch=prefetch), 6 - step) == whole[step:]
 
 
+@pytest.mark.parametrize("prefetch", [0, 2])
+@pytest.mark.parametrize(("dp", "micro"), [(1, 4), (2, 2), (4, 1)])
+def test_batches_that_grow_are_resumed_under_any_layout(dp, micro, prefetch):
+    sizes = BatchSizes(final=12, start=4, increment=4, ramp_samples=16)
+    starts = [0, 4, 8, 16, 28, 40]
+    for first in range(5):
+        ranks = [
+            take(make_loader(Numbers(), starts[first], (r, dp), micro, prefetch, sizes), 5 - first) for r in range(dp)
+        ]
+        for step in range(5 - first):
+            together = sorted(i for rank in ranks for row in rank[step] for i in row)
+            assert together == list(range(starts[first + step], starts[first + step + 1]))
+
+
 def test_a_step_says_where_it_starts_and_how_many_targets_it_has():
     with make_loader(Numbers(), consumed=5, dp=(1, 2)) as loader:
         steps = [next(loader), next(loader)]
@@ -118,6 +133,26 @@ def test_the_thread_prepares_prefetch_steps_ahead_and_no_more():
         time.sleep(0.02)
         assert dataset.asked == [0, GLOBAL, 2 * GLOBAL]
     assert threading.current_thread().name not in dataset.threads
+
+
+@pytest.mark.parametrize("prefetch", [0, 2])
+def test_batches_are_pinned_where_asked(prefetch):
+    class PinnedRow(Row):
+        def pin_memory(self):
+            return ("pinned", self.samples)
+
+    with StepLoader(
+        Numbers(),
+        PinnedRow,
+        consumed_samples=0,
+        global_batch_size=GLOBAL,
+        micro_batch_size=GLOBAL,
+        dp_rank=0,
+        dp_size=1,
+        prefetch=prefetch,
+        pin_memory=True,
+    ) as loader:
+        assert next(loader).micro_batches == (("pinned", list(range(GLOBAL))),)
 
 
 def test_without_prefetch_there_is_no_thread():

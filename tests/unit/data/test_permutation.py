@@ -6,7 +6,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from scipy.stats import chisquare
 
-from megatron_glm.data.permutation import Permutation
+from megatron_glm.data.permutation import Permutation, permute_each
 
 
 @given(n=st.integers(1, 5000), key=st.integers(0, 2**63))
@@ -35,3 +35,25 @@ def test_order_is_frozen():
 def test_refuses_an_impossible_size(n):
     with pytest.raises(ValueError, match=f"got n={n}"):
         Permutation(n, 1)
+
+
+@given(n=st.integers(1, 5000), key=st.integers(0, 2**63), data=st.data())
+def test_the_inverse_says_where_an_item_stands(n, key, data):
+    item = data.draw(st.integers(0, n - 1))
+    order = Permutation(n, key)
+    assert order(np.array([order.position_of(item)]))[0] == item
+
+
+@given(sizes=st.lists(st.integers(1, 5000), min_size=1, max_size=6), data=st.data())
+def test_many_orders_together_are_each_by_itself(sizes, data):
+    orders = [Permutation(n, key) for key, n in enumerate(sizes)]
+    which = np.array(data.draw(st.lists(st.integers(0, len(sizes) - 1), max_size=30)), np.int64)
+    index = np.array([data.draw(st.integers(0, sizes[order] - 1)) for order in which], np.int64)
+    expected = [int(orders[order](np.array([i]))[0]) for order, i in zip(which.tolist(), index.tolist(), strict=True)]
+    assert permute_each(orders, which, index).tolist() == expected
+
+
+@pytest.mark.parametrize("item", [-1, 5])
+def test_an_item_that_is_not_there_has_no_place(item):
+    with pytest.raises(IndexError, match=f"item {item} lies outside range"):
+        Permutation(5, 1).position_of(item)

@@ -8,7 +8,7 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from megatron_glm.data import shards as shards_module
+from megatron_glm.data import pair_set
 from megatron_glm.data.shards import ShardSet
 from megatron_glm.errors import DataError
 
@@ -53,16 +53,20 @@ def test_a_split_without_documents_can_be_opened(tmp_path, write_corpus):
     assert shards.tokens(0, 0).tolist() == []
 
 
-def test_only_a_bounded_number_of_pairs_stays_mapped(directory, monkeypatch):
-    monkeypatch.setattr(shards_module, "_OPEN_PAIRS", 2)
-    shards = ShardSet(directory, "train")
+def test_only_a_bounded_number_of_pairs_stays_open(directory):
+    shards = ShardSet(directory, "train", open_pairs=2)
     before = shards.tokens(0, 3)
     assert shards.tokens(0, shards.num_tokens).tolist()[:3] == before.tolist()
     assert shards._file.cache_info().currsize == 2
 
 
-def test_opening_maps_nothing(directory, monkeypatch):
-    monkeypatch.setattr(shards_module, "IndexedFile", None)
+@pytest.mark.parametrize(("descriptors", "pairs"), [(1024, 192), (-1, 192), (10**6, 192), (256, 48), (64, 1)])
+def test_what_may_be_open_leaves_descriptors_for_the_rest_of_the_process(descriptors, pairs):
+    assert pair_set.pairs_within(descriptors) == pairs
+
+
+def test_opening_a_set_opens_no_pair(directory, monkeypatch):
+    monkeypatch.setattr(pair_set, "IndexedFile", None)
     assert ShardSet(directory, "train").num_documents == len(DOCUMENTS)
 
 
@@ -98,7 +102,7 @@ def test_a_shard_of_other_counts_is_refused_when_it_is_read(directory):
         (train / "swap").rename(train / f"00001.{kind}")
     _edit(directory, lambda manifest: manifest["splits"]["train"]["shards"][0].update(bin_bytes=20))
     _edit(directory, lambda manifest: manifest["splits"]["train"]["shards"][1].update(bin_bytes=14))
-    with pytest.raises(DataError, match="the manifest says 3 and 7"):
+    with pytest.raises(DataError, match="expected 3 and 7; copy"):
         ShardSet(directory, "train").tokens(0, 1)
 
 
@@ -112,7 +116,7 @@ def test_an_id_outside_the_vocabulary_is_named_when_it_is_read(directory, monkey
     assert shards.tokens(0, before).size == before
     with pytest.raises(DataError, match=r"00001\.bin: token 2 is id 60000, ids must be 0 … 50007; copy"):
         shards.tokens(0, before + 1)
-    monkeypatch.setattr(shards_module.IndexedFile, "tokens", lambda file, start, stop: np.array([3, -1], np.int32))
+    monkeypatch.setattr(pair_set.IndexedFile, "tokens", lambda file, start, stop: np.array([3, -1], np.int32))
     with pytest.raises(DataError, match=r"00000\.bin: token 1 is id -1"):
         shards.tokens(0, 2)
 
@@ -120,13 +124,14 @@ def test_an_id_outside_the_vocabulary_is_named_when_it_is_read(directory, monkey
 @pytest.mark.parametrize(
     ("edit", "message"),
     [
-        (lambda m: m.update(format_version=2), "format_version: Input should be 1"),
+        (lambda m: m.update(format_version=1), "format_version is 1, this program reads 2; write the data again"),
         (lambda m: m.update(surprise=1), "surprise: Extra inputs"),
         (lambda m: m.pop("append_eos"), "append_eos: Field required"),
         (lambda m: m["splits"]["train"]["shards"].pop(), "the split says 7 and 19"),
         (lambda m: m["splits"]["train"]["shards"][0].update(name="../x"), "shards.0.name"),
+        (lambda m: m["splits"]["train"]["shards"][1].update(name="00000"), "shard '00000' is listed twice"),
         (lambda m: m["inputs"][0].update(documents_in=9), "9 documents in, but 8 out and 0 dropped"),
-        (lambda m: m["inputs"][0].update(documents_in=9, documents_out=9), "inputs gave 9 documents"),
+        (lambda m: m["inputs"][0].update(documents_in=9, documents_out=9), "gave 9 documents, the splits hold 8"),
     ],
 )
 def test_a_manifest_that_contradicts_its_format_or_itself_is_refused(directory, edit, message):
@@ -136,7 +141,7 @@ def test_a_manifest_that_contradicts_its_format_or_itself_is_refused(directory, 
 
 
 def test_a_broken_manifest_is_refused(directory):
-    (directory / "manifest.json").write_text('{"format_version": 1,')
+    (directory / "manifest.json").write_text('{"format_version": 2,')
     with pytest.raises(DataError, match=r"manifest\.json: Invalid JSON"):
         ShardSet(directory, "train")
 

@@ -101,7 +101,7 @@ def test_an_index_outside_the_order_is_refused(show, index):
     assert show("--index", index) == (
         2,
         "",
-        f"error: --index: {index} is no sample; give a number from 0 to 2**62 − 1\n",
+        f"error: there is no sample {index}; give a number from 0 to 2**62 − 1\n",
     )
 
 

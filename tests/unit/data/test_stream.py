@@ -76,6 +76,36 @@ def test_the_windows_of_a_grid_hold_every_stored_token_once(
     assert (tokens == EOS).sum() == len(documents)
 
 
+@settings(max_examples=200, deadline=None)
+@given(documents=corpora, eos_stored=st.booleans(), data=st.data())
+def test_the_stored_ends_of_sentences_stand_on_their_tokens(memory_shards, special, documents, eos_stored, data):
+    # A sentence ends with every fifth id, and with each document, its eos included.
+    stored = [[*document, *[EOS] * eos_stored] for document in documents]
+    is_end = [t % 5 == 0 or k == len(d) - 1 for d in stored for k, t in enumerate(d)]
+    ends = (np.flatnonzero(is_end) + 1).tolist()
+    shards = memory_shards(stored, ends_with_eos=eos_stored, sentence_ends=ends)
+    stream = Stream(shards, special, sentences=True)
+    start = data.draw(st.integers(0, stream.length))
+    stop = data.draw(st.integers(start, stream.length))
+    window = stream.pieces(start, stop)
+    assert window.sentence_ends.dtype == np.bool_
+    expected = []
+    for document in stored:
+        expected += [False, *(t % 5 == 0 or k == len(document) - 1 for k, t in enumerate(document))]
+        expected += [False] * (not eos_stored)
+    expected = expected[start:stop]
+    own_cls = [False] * (len(window.tokens) - (stop - start))
+    assert window.sentence_ends.tolist() == own_cls + expected
+
+
+def test_ends_of_sentences_are_looked_up_only_where_asked_for_and_stored(memory_shards, special):
+    with_ends, without = memory_shards([[7, EOS]], sentence_ends=[2]), memory_shards([[7, EOS]])
+    assert Stream(with_ends, special, sentences=True).pieces(0, 3).sentence_ends.tolist() == [False, False, True]
+    assert Stream(with_ends, special, sentences=True).pieces(1, 1).sentence_ends.tolist() == []
+    assert Stream(with_ends, special).pieces(0, 3).sentence_ends is None
+    assert Stream(without, special, sentences=True).pieces(0, 3).sentence_ends is None
+
+
 def test_a_document_without_its_stored_eos_is_a_bare_cls(memory_shards, special):
     stream = Stream(memory_shards([[], [7, EOS], []]), special)
     window = stream.pieces(0, stream.length)

@@ -19,7 +19,7 @@ LINE = st.text(st.characters(codec="utf-8", exclude_characters="\r\n"), max_size
 
 def documents(path, part_bytes=10**9, *, line_documents=False, text_key="text"):
     (file,) = open_inputs([str(path)], line_documents=line_documents)
-    return [text for part in cut(file, part_bytes) for text in DocumentReader(part, text_key)]
+    return [text for part in cut(file, part_bytes) for text, _ in DocumentReader(part, text_key)]
 
 
 def write(path, content):
@@ -159,7 +159,7 @@ def test_lone_surrogates_become_replacement_characters_and_are_counted(tmp_path)
     path = write(tmp_path / "a.jsonl", r'{"text": "x\ud800y"}' "\n" r'{"text": "\ud83d\ude00", "other": "\udc00"}' "\n")
     (file,) = open_inputs([str(path)], line_documents=False)
     reader = DocumentReader(cut(file, 10**9)[0], "text")
-    assert list(reader) == ["x\ufffdy", "😀"]
+    assert [text for text, _ in reader] == ["x\ufffdy", "😀"]
     assert reader.repaired == 1
 
 
@@ -171,14 +171,14 @@ def test_the_key_of_the_text_can_be_chosen(tmp_path):
 @pytest.mark.parametrize(
     ("name", "message"),
     [
-        ("a.csv", "unknown suffix, known are .txt, .jsonl, .jsonl.gz, .jsonl.zst"),
+        ("a.csv", r"unknown suffix, known are .txt, .jsonl, .json \(each also .gz or .zst\), .parquet, .arrow"),
         ("empty.txt", "is empty"),
         ("absent.jsonl", "No such file"),
-        ("folder.txt", "Is a directory"),
+        ("folder.txt", "holds no file"),
     ],
 )
 def test_inputs_that_cannot_be_read_are_named(tmp_path, name, message):
     (tmp_path / "empty.txt").touch()
     (tmp_path / "folder.txt").mkdir()
-    with pytest.raises(DataError, match=rf"--input: '.*{name}'.*{message}"):
+    with pytest.raises(DataError, match=rf"--input: .*'.*{name}'.*{message}"):
         open_inputs([str(tmp_path / name)], line_documents=False)

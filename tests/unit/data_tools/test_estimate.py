@@ -3,6 +3,8 @@
 import gzip
 import shutil
 
+import pyarrow
+import pyarrow.parquet
 import pytest
 
 import data_tools.estimate
@@ -37,7 +39,7 @@ def request_of(tmp_path, prose, tokenizer_directory):
 def estimate_of(request):
     inputs = open_inputs(request.inputs, line_documents=False)
     units = len(plan_units(inputs, UNIT_BYTES))
-    return estimate(inputs, load_tokenizer(request.tokenizer), text_key="text", units=units, **OPTIONS)
+    return estimate(inputs, load_tokenizer(request.tokenizer), request.options, units=units)
 
 
 def written(request):
@@ -52,6 +54,17 @@ def test_a_small_corpus_is_read_whole_and_known_exactly(request_of):
     documents, tokens, shards, size = written(request_of())
     assert (expected.documents, expected.tokens) == (documents, tokens)
     assert expected.shards == pytest.approx(shards, rel=0.2)
+    assert size == pytest.approx(expected.disk_bytes, rel=0.1)
+
+
+@pytest.mark.parametrize("changes", [{"sentences": True}, {"min_tokens": 40}, {"malformed": "skip"}])
+def test_what_options_drop_and_add_is_foreseen(tmp_path, request_of, changes):
+    with open(tmp_path / "a.txt", "ab") as stream:
+        stream.write(b"" if "malformed" not in changes else b"\n\nspo\xffilt")
+    request = request_of(**changes)
+    expected = estimate_of(request)
+    documents, tokens, _, size = written(request)
+    assert (expected.documents, expected.tokens) == (documents, tokens)
     assert size == pytest.approx(expected.disk_bytes, rel=0.1)
 
 
@@ -72,6 +85,16 @@ def test_a_compressed_file_is_sampled_from_its_beginning(request_of, monkeypatch
     monkeypatch.setattr(data_tools.estimate, "_SPOT_BYTES", 100)
     expected = estimate_of(request_of(inputs=request_of().inputs[1:]))
     assert 0 < expected.sample.documents <= expected.documents == pytest.approx(600, rel=0.3)
+
+
+def test_a_columnar_file_is_sampled_by_some_of_its_row_groups(tmp_path, prose, request_of, monkeypatch):
+    monkeypatch.setattr(data_tools.estimate, "_SPOTS", 5)
+    monkeypatch.setattr(data_tools.estimate, "_SPOT_BYTES", 1000)
+    texts = prose(tmp_path / "c.txt", 1500, seed=3).read_text().split("\n\n")
+    pyarrow.parquet.write_table(pyarrow.table({"text": texts}), tmp_path / "c.parquet", row_group_size=60)
+    expected = estimate_of(request_of(inputs=[str(tmp_path / "c.parquet")]))
+    assert 60 * 3 <= expected.sample.documents <= 60 * 6
+    assert expected.documents == pytest.approx(1500, rel=0.15)
 
 
 def test_the_command_prints_the_estimate_and_writes_nothing(tmp_path, request_of, tokenizer_directory, capsys):

@@ -16,8 +16,9 @@ import pytest
 import zstandard
 
 from data_tools.inputs import open_inputs
-from data_tools.preprocess import Request, main, preprocess
-from data_tools.units import Job, is_held_out, plan_units, run_unit
+from data_tools.preprocess import Request, dry_run, main, preprocess
+from data_tools.tokenizing import are_held_out, run_unit
+from data_tools.units import Job, plan_units
 from megatron_glm.data.shards import ShardSet
 from megatron_glm.errors import DataError
 from megatron_glm.tokenizer.loading import load_tokenizer
@@ -126,10 +127,12 @@ def test_documents_stay_in_their_split_when_data_are_added(tmp_path, build, deco
 
 def test_a_larger_share_holds_out_more_of_the_same():
     texts = [str(i).encode() for i in range(2000)]
-    small = {text for text in texts if is_held_out(text, 0.05)}
-    assert small < {text for text in texts if is_held_out(text, 0.2)}
-    assert 60 <= len(small) <= 140
-    assert not any(is_held_out(text, 0.0) for text in texts)
+    small, large = (are_held_out(texts, share) for share in (0.05, 0.2))
+    assert not (small & ~large).any()
+    assert small.sum() < large.sum()
+    assert 60 <= small.sum() <= 140
+    assert not are_held_out(texts, 0.0).any()
+    assert are_held_out([b"29", b"30"], 0.05).tolist() == [True, False]  # data in use depend on it
 
 
 def test_empty_documents_are_dropped_and_counted(tmp_path, build, decode):
@@ -155,20 +158,25 @@ def test_the_manifest_says_what_went_in_and_what_came_out(tmp_path, build, prose
         assert tokenizer.encode(probe["text"]).tolist() == probe["ids"]
     for split in ("train", "held_out"):
         for shard in manifest["splits"][split]["shards"]:
-            for kind in ("bin", "idx"):
+            for kind in ("bin", "idx", "origins"):
                 content = (directory / split / f"{shard['name']}.{kind}").read_bytes()
                 assert shard[f"{kind}_bytes"] == len(content)
                 assert shard[f"{kind}_sha256"] == sha256(content).hexdigest()
     files = Counter(path.suffix for path in directory.rglob("*") if path.is_file())
     shards = sum(len(manifest["splits"][split]["shards"]) for split in ("train", "held_out"))
-    assert files == {".json": 1, ".bin": shards, ".idx": shards}
+    assert files == {".json": 1, ".bin": shards, ".idx": shards, ".origins": shards}
 
 
 def test_ids_outside_the_vocabulary_are_refused_on_write(tmp_path, build, monkeypatch):
     from megatron_glm.tokenizer.sentencepiece_model import SentencePieceTokenizer
 
-    encode = SentencePieceTokenizer.encode_batch
-    monkeypatch.setattr(SentencePieceTokenizer, "encode_batch", lambda self, t: [ids + 400 for ids in encode(self, t)])
+    encode = SentencePieceTokenizer.encode_flat
+
+    def shifted(self, texts):
+        ids, lengths = encode(self, texts)
+        return ids + 400, lengths
+
+    monkeypatch.setattr(SentencePieceTokenizer, "encode_flat", shifted)
     (tmp_path / "a.txt").write_text("the river")
     with pytest.raises(DataError, match="ids must be 0 … "):
         build(tmp_path / "a.txt")
@@ -187,7 +195,7 @@ def test_a_tokenizer_that_changes_during_the_run_is_noticed(tmp_path, tokenizer_
     ("content", "message"),
     [
         (b" \n\n\t\n", "holds no document, only blank lines"),
-        (b"\xe3\x80\x80\n\n\xe3\x80\x80", "all 2 documents are empty"),
+        (b"\xe3\x80\x80\n\n\xe3\x80\x80", r"all 2 documents are dropped \(2 empty\)"),
         (b"one\n\nt\xffo", r"a\.txt:3: invalid UTF-8"),
     ],
 )
@@ -217,12 +225,33 @@ def test_an_existing_output_is_not_touched(tmp_path, build, prose):
     assert tree(build(path, name="empty")) == before
 
 
+@pytest.mark.parametrize("act", [preprocess, lambda request: list(dry_run(request))], ids=["run", "dry run"])
+@pytest.mark.parametrize(
+    ("output", "message"),
+    [
+        (".", r"'\.' exists already; name a new directory"),
+        ("/", "'/' exists already; name a new directory"),
+        ("link", "'link' is a symbolic link; name the directory that it should lead to"),
+        ("a.txt/data", r"'a\.txt/data' cannot be below '.*a\.txt', which is a file"),
+    ],
+)
+def test_an_output_that_can_never_appear_is_refused_before_the_work(
+    tmp_path, prose, tokenizer_directory, monkeypatch, act, output, message
+):
+    monkeypatch.chdir(tmp_path)
+    prose(tmp_path / "a.txt", 5)
+    (tmp_path / "link").symlink_to("nowhere")
+    with pytest.raises(DataError, match=f"--output: {message}"):
+        act(Request(inputs=["a.txt"], tokenizer=str(tokenizer_directory), output=Path(output), workers=1))
+    assert sorted(os.listdir(tmp_path)) == ["a.txt", "link"]
+
+
 def test_the_command_prints_a_summary_and_warns_of_an_empty_held_out_split(
     tmp_path, prose, tokenizer_directory, capsys
 ):
     path = prose(tmp_path / "a.txt", 5)
     arguments = ["--input", str(path), "--tokenizer", str(tokenizer_directory), "--output", str(tmp_path / "data")]
-    assert main([*arguments, "--held-out", "0.000001"]) == 0
+    assert main([*arguments, "--held-out", "0.000001", "--min-tokens", "0"]) == 0
     output, errors = capsys.readouterr()
     assert "documents  5 read, 5 train, 0 held out, dropped: 0" in output
     assert "bytes/token" in output
@@ -234,7 +263,9 @@ def test_the_command_prints_a_summary_and_warns_of_an_empty_held_out_split(
     assert "no tokenizer directory 'absent'" in capsys.readouterr().err
 
 
-@pytest.mark.parametrize("flag", ["--held-out=1", "--held-out=x", "--workers=0", "--shard-tokens=-1"])
+@pytest.mark.parametrize(
+    "flag", ["--held-out=1", "--held-out=x", "--workers=0", "--shard-tokens=-1", "--min-tokens=-1"]
+)
 def test_impossible_flags_are_refused(flag, capsys):
     with pytest.raises(SystemExit) as ended:
         main(["--input", "a.txt", "--tokenizer", "t", "--output", "o", flag])

@@ -35,3 +35,10 @@ def test_a_terminal_gets_a_bar(monkeypatch):
         display.update(Amount(25, 50_000_000, 10_000_000))
     assert "25%" in terminal.getvalue()
     assert "MB/s" in terminal.getvalue()
+
+
+def test_a_phase_without_tokens_is_named_and_shows_none():
+    log = io.StringIO()
+    with ProgressDisplay(100, log, phase="hashing") as display:
+        display.update(Amount(25, 50_000_000))
+    assert log.getvalue() == "hashing 25%  2.5 MB/s  eta 60 s\n"

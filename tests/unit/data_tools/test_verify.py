@@ -39,7 +39,7 @@ def test_a_file_of_another_size_is_named(directory, damage, capsys):
     code, output = verify(directory, capsys=capsys)
     assert code == 2
     assert f"{path}: bytes: {path.stat().st_size}, the manifest says" in output
-    assert "1 of" in output
+    assert "1 of its" in output
 
 
 def test_every_damaged_shard_is_named(directory, capsys):
@@ -50,7 +50,7 @@ def test_every_damaged_shard_is_named(directory, capsys):
     assert code == 2
     assert "00000.bin: No such file" in output
     assert "00002.idx: not an index of Megatron" in output
-    assert "2 of" in output
+    assert "2 of its" in output
 
 
 def test_a_changed_id_is_found_by_the_hash(directory, capsys):

@@ -90,7 +90,7 @@ def test_training_with_dropout_asks_for_its_keys():
 
 
 def test_a_step_leaves_torchs_generator_alone():
-    model = GLM(WET, num_ids=NUM_IDS, seed=1, recompute=True)
+    model = GLM(WET, num_ids=NUM_IDS, seed=1, recompute="full")
     state = torch.get_rng_state()
     forward(model, [3, 11])[3].sum().backward()
     assert torch.equal(state, torch.get_rng_state())
@@ -103,10 +103,23 @@ def gradients(model):
     return {name: parameter.grad for name, parameter in model.named_parameters()}
 
 
-def test_recomputation_gives_the_same_gradients_bit_for_bit():
+@pytest.mark.parametrize("recompute", ["selective", "full"])
+def test_recomputation_gives_the_same_gradients_bit_for_bit(recompute):
     kept = gradients(GLM(WET, num_ids=NUM_IDS, seed=1))
-    recomputed = gradients(GLM(WET, num_ids=NUM_IDS, seed=1, recompute=True))
+    recomputed = gradients(GLM(WET, num_ids=NUM_IDS, seed=1, recompute=recompute))
     assert all(torch.equal(kept[name], recomputed[name]) for name in kept)
+
+
+def test_the_more_is_recomputed_the_less_is_kept():
+    def kept(recompute):
+        sizes = {}
+        with torch.autograd.graph.saved_tensors_hooks(
+            lambda x: (sizes.setdefault((x.data_ptr(), x.numel()), x.numel()), x)[1], lambda x: x
+        ):
+            forward(GLM(WET, num_ids=NUM_IDS, seed=1, recompute=recompute), [3, 11, 20])
+        return sum(sizes.values())
+
+    assert kept("none") > kept("selective") > kept("full")
 
 
 def test_padded_rows_of_the_vocabulary_take_no_part():
@@ -129,7 +142,7 @@ def test_the_loss_is_the_cross_entropy_of_the_logits():
     torch.testing.assert_close(model.token_loss(hidden, targets), expected)
 
 
-@pytest.mark.parametrize("recompute", [False, True], ids=["kept", "recomputed"])
+@pytest.mark.parametrize("recompute", ["none", "selective", "full"])
 @pytest.mark.parametrize("config", [DRY, WET], ids=["without dropout", "with dropout"])
 def test_the_hidden_states_asked_for_and_their_gradients_are_those_of_the_whole_row(config, recompute):
     model = GLM(config, num_ids=NUM_IDS, seed=1, recompute=recompute)

@@ -9,6 +9,7 @@ from megatron_glm.config.schema import Model
 from megatron_glm.model.decay import decayed_names
 from megatron_glm.model.glm import GLM
 from megatron_glm.model.initialization import initial_value, initialize
+from megatron_glm.model.sizes import parameter_shapes
 
 CONFIG = Model(num_layers=2, hidden_size=64, num_attention_heads=4, max_positions=100)
 
@@ -38,7 +39,7 @@ def test_torchs_generator_is_neither_read_nor_moved(model):
 
 def test_a_model_in_bf16_starts_from_the_same_values_rounded(model):
     half = GLM(CONFIG, num_ids=500, seed=None).to(torch.bfloat16)
-    initialize(half, CONFIG, 7)
+    initialize(half, parameter_shapes(CONFIG, 500), CONFIG, 7)
     assert torch.equal(half.word_embeddings.weight, model.word_embeddings.weight.bfloat16())
 
 

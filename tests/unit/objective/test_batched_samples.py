@@ -15,7 +15,7 @@ CLS, EOS = 1, 0
 
 @st.composite
 def windows(draw):
-    """Pieces as a stream gives them, and special tokens in the text: several runs a piece."""
+    """Pieces as a stream gives them, with and without stored ends, and special tokens in the text: several runs."""
     lengths = draw(st.lists(st.one_of(st.integers(0, 3), st.integers(0, 60)), max_size=6))
     rng = np.random.default_rng(draw(st.integers(0, 2**32)))
     tokens, starts = [], [0]
@@ -25,7 +25,9 @@ def windows(draw):
         text[rng.random(length) < draw(st.sampled_from([0.0, 0.1]))] = 2
         tokens += [CLS, *text.tolist(), *[EOS] * closed]
         starts.append(len(tokens))
-    return Window(np.array(tokens, np.int32), np.array(starts, np.int32))
+    tokens = np.array(tokens, np.int32)
+    ends = (rng.random(len(tokens)) < 0.2) & (tokens != CLS) if draw(st.booleans()) else None
+    return Window(tokens, np.array(starts, np.int32), ends)
 
 
 @st.composite
@@ -33,7 +35,7 @@ def batches(draw):
     """Options of a mixture, indices and windows."""
     made = draw(st.lists(windows(), min_size=1, max_size=12))
     size = max(2, *(len(window.tokens) for window in made)) + draw(st.integers(0, 3))
-    shares = draw(st.sampled_from([(1.0, 0.0, 0.0), (0.0, 0.0, 1.0), (0.4, 0.3, 0.3)]))
+    shares = draw(st.sampled_from([(1.0, 0.0, 0.0), (0.0, 1.0, 0.0), (0.0, 0.0, 1.0), (0.4, 0.3, 0.3)]))
     options = {
         **dict(zip(("token", "sentence", "document"), shares, strict=True)),
         "window": size,

@@ -45,6 +45,16 @@ def test_short_sequences_end_with_a_sentence_where_one_is_near(make_window):
     ]
 
 
+def test_short_sequences_end_where_the_source_says_so(make_window):
+    window = make_window([20, 20, 20, 20, END, 20, 20, 20, 20, 20, 20, 20, 20, 20])
+    stored = np.isin(np.arange(len(window.tokens)), [4, 9, 15])
+    short = cut_short(Window(window.tokens, window.starts, stored), SENTENCE_END, CLS, 6)
+    pieces = np.split(short.tokens, short.starts[1:-1])
+    assert [len(piece) for piece in pieces] == [5, 6, 7]
+    ends = [np.flatnonzero(piece).tolist() for piece in np.split(short.sentence_ends, short.starts[1:-1])]
+    assert ends == [[4], [5], [6]]
+
+
 @given(
     lengths=st.lists(st.integers(0, 120), min_size=1, max_size=5), length=st.integers(3, 60), seed=st.integers(0, 99)
 )

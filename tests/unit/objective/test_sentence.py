@@ -7,6 +7,7 @@ from megatron_glm.objective.randomness import Draws
 from megatron_glm.objective.segments import segment
 from megatron_glm.objective.sentence import sentence_spans
 from megatron_glm.objective.spans import Limits
+from megatron_glm.objective.window import Window
 
 MASKABLE = np.arange(2000) >= 8
 END, MARK = 8, 9
@@ -57,6 +58,27 @@ def test_a_sentence_longer_than_a_span_is_taken_in_parts(drawn):
     for spans in drawn([[20] * 10], ratio=0.5, longest=4):
         assert all(span.stop - span.start <= 4 for span in spans.spans)
     assert places(drawn([[20] * 10], ratio=0.2, longest=4)) == {((0, 4),), ((4, 8),), ((8, 10),)}
+
+
+def test_stored_ends_are_taken_as_they_are_and_marks_say_nothing(make_window, sentence_ends):
+    # After the first [CLS]: three tokens with marks among them, one alone, one alone, and two before eos.
+    window = make_window([], [20, END, MARK, 21, 22, END, 23], [24, 25])
+    stored = np.isin(np.arange(len(window.tokens)), [1, 5, 6, 7, 10, 13])
+    segments = segment(Window(window.tokens, window.starts, stored), MASKABLE, isolate=True)
+    drawn = {
+        (span.start, span.stop)
+        for index in range(60)
+        for span in sentence_spans(segments, Draws(3, index), sentence_ends, 0.15, Limits(40, 511)).spans
+    }
+    # The first piece is dropped, and the ends move with their tokens.
+    assert drawn == {(1, 4), (4, 5), (5, 6), (6, 8), (10, 12)}
+
+
+def test_a_window_in_which_no_end_is_stored_is_one_sentence_whatever_its_marks(make_window, sentence_ends):
+    window = make_window([20, END, 21, END], open_end=True)
+    segments = segment(Window(window.tokens, window.starts, np.zeros(5, bool)), MASKABLE, isolate=True)
+    spans = sentence_spans(segments, Draws(3, 0), sentence_ends, 0.15, Limits(40, 511)).spans
+    assert [(span.start, span.stop) for span in spans] == [(1, 5)]
 
 
 def test_what_the_limits_refuse_is_counted(drawn):

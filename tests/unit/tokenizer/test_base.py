@@ -5,6 +5,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from megatron_glm.tokenizer import published
 from megatron_glm.tokenizer.special import ROLE_PIECES
 
 SPELLED = [*ROLE_PIECES.values(), "<s>", "</s>", "<mask>", "<unk>", "<pad>", "[PAD]", "[UNK]", "[SEP]", "<0x0A>"]
@@ -41,6 +42,50 @@ def test_a_batch_is_its_texts_one_by_one(sentencepiece_tokenizer, bpe_tokenizer,
         batch = tokenizer.encode_batch(texts)
         assert all(ids.dtype == np.int32 for ids in batch)
         assert [ids.tolist() for ids in batch] == [tokenizer.encode(text).tolist() for text in texts]
+
+
+@given(texts=st.lists(st.text(st.sampled_from("ab th.。\n\té😀½각\u200d\u3000é\x00[]"), max_size=12), max_size=4))
+def test_offsets_place_the_tokens_of_encode_in_the_text(
+    sentencepiece_tokenizer, bpe_tokenizer, wordpiece_tokenizer, texts
+):
+    for tokenizer in (sentencepiece_tokenizer, bpe_tokenizer, wordpiece_tokenizer):
+        ids, lengths, offsets = tokenizer.encode_with_offsets(texts)
+        assert (ids.dtype, lengths.dtype, offsets.dtype) == (np.int32, np.int64, np.int32)
+        assert offsets.shape == (len(ids), 2)
+        own = [tokenizer.encode(text).tolist() for text in texts]
+        assert ids.tolist() == [id for each in own for id in each]
+        assert lengths.tolist() == [len(each) for each in own]
+        for text, each in zip(texts, np.split(offsets, np.cumsum(lengths)[:-1]) if texts else [], strict=True):
+            assert (np.diff(each, axis=0) >= 0).all()
+            assert ((each[:, 0] >= 0) & (each[:, 0] <= each[:, 1]) & (each[:, 1] <= len(text))).all()
+
+
+@given(text=st.text(st.sampled_from("ab th.。\n\té😀½각\u200d\u3000é\x00"), max_size=12))
+def test_the_text_before_an_offset_is_that_of_the_tokens_before_it(sentencepiece_tokenizer, bpe_tokenizer, text):
+    for tokenizer in (sentencepiece_tokenizer, bpe_tokenizer):  # which lose nothing
+        ids, _, offsets = tokenizer.encode_with_offsets([text])
+        for count, end in enumerate(offsets[:, 1].tolist(), start=1):
+            # Bytes of a character that is not whole yet are shown by the sign for them.
+            assert tokenizer.decode(ids[:count]).rstrip("\ufffd") == text[:end]
+
+
+def test_what_a_tokenizer_drops_lies_between_its_tokens(wordpiece_tokenizer):
+    assert wordpiece_tokenizer.encode_with_offsets([" A\u200d  é.\n"])[2].tolist() == [[1, 2], [5, 6], [6, 7]]
+
+
+@pytest.mark.golden
+def test_offsets_of_the_published_vocabularies_end_a_sentence_at_its_mark(shared):
+    text = "Dr. naïve café… 你好。 \n\nＡＢ！ x😀. "
+    for tokenizer in (
+        published.bert_uncased(shared("vocab/bert-base-uncased-vocab.txt")),
+        published.gpt2(shared("vocab/gpt2-vocab.json"), shared("vocab/gpt2-merges.txt")),
+        published.roberta(shared("vocab/roberta-vocab.json"), shared("vocab/roberta-merges.txt")),
+        published.chinese(shared("vocab/cog-pretrain.model")),
+    ):
+        ids, _, offsets = tokenizer.encode_with_offsets([text])
+        assert ids.tolist() == tokenizer.encode(text).tolist()
+        ends = set(offsets[:, 1].tolist())
+        assert {place + 1 for place, sign in enumerate(text) if sign in "。！."} <= ends
 
 
 def test_an_empty_text_has_no_tokens(tokenizer):

@@ -31,3 +31,10 @@ def test_a_gradient_that_is_not_finite_is_told():
     assert clip_gradients(parameters(torch.tensor([float("nan"), 1.0])), 1.0) != clip_gradients(
         parameters(torch.tensor([0.0, 1.0])), 1.0
     )
+
+
+def test_what_another_stage_has_too_is_scaled_and_not_counted():
+    made = parameters(torch.tensor([3.0, 4.0]), torch.tensor([12.0]))
+    made[1].ds_pipe_replicated = True
+    assert clip_gradients(made, 2.5) == pytest.approx(5.0)
+    torch.testing.assert_close(made[1].grad, torch.tensor([6.0]))

@@ -44,3 +44,12 @@ def test_a_picture_that_cannot_be_drawn_does_not_hide_why_the_run_ended(tmp_path
     with pytest.raises(UserError, match="diverged"), console:
         raise UserError("diverged")
     assert "loss.png: not drawn" in capsys.readouterr().out
+
+
+def test_a_skipped_step_is_a_line(tmp_path, capsys):
+    with Console(config(tmp_path), leads=True, start_step=0) as console:
+        console.record(START)
+        console.record(
+            {"kind": "skip", "step": 12, "samples": 9, "tokens": 9, "loss_scale": 65536.0, "next_loss_scale": 32768.0}
+        )
+    assert "step 12 skipped: overflow, loss scale 65536 → 32768\n" in capsys.readouterr().out

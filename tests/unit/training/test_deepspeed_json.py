@@ -42,9 +42,34 @@ def test_bf16_at_stage_1_accumulates_in_fp32():
     }
 
 
-def test_bf16_without_master_weights_is_refused_with_the_nearest_possible_stage():
+@pytest.mark.parametrize("precision", ["bf16", "fp16"])
+def test_low_precision_without_master_weights_is_refused_with_the_nearest_possible_stage(precision):
     with pytest.raises(ConfigError, match=r"parallel\.zero_stage: 0 .* use parallel\.zero_stage=1"):
-        deepspeed_json(config(0, "bf16"), accumulation=1, num_parameters=1)
+        deepspeed_json(config(0, precision), accumulation=1, num_parameters=1)
+
+
+def test_fp16_has_the_loss_scale_of_our_settings_and_each_overflow_halves_it():
+    tree = deepspeed_json(config(1, "fp16"), accumulation=1, num_parameters=1)
+    assert tree["fp16"] == {
+        "enabled": True,
+        "initial_scale_power": 16,
+        "loss_scale_window": 1000,
+        "min_loss_scale": 1,
+        "hysteresis": 1,
+    }
+
+
+def test_an_offloaded_optimizer_is_torch_s():
+    offloaded = config(parallel={"zero_stage": 2, "offload_optimizer": "cpu"})
+    tree = deepspeed_json(offloaded, accumulation=1, num_parameters=1)
+    assert tree["zero_optimization"]["offload_optimizer"] == {"device": "cpu"}
+    assert tree["zero_force_ds_cpu_optimizer"] is False
+
+
+def test_a_pipeline_sends_hidden_states_as_they_are():
+    """By default DeepSpeed takes those of a tensor group for copies, and puts spread tokens together wrongly."""
+    tree = deepspeed_json(config(parallel={"zero_stage": 1, "pipeline": 2}), accumulation=1, num_parameters=1)
+    assert tree["pipeline"] == {"pipe_partitioned": False, "grad_partitioned": False}
 
 
 def test_the_expert_section_comes_last():
@@ -62,6 +87,7 @@ def test_the_expert_section_comes_last():
         ({"gradient_accumulation_steps": 4}, "gradient_accumulation_steps: is decided by train.global_batch_size"),
         ({"gradient_clipping": 0.1}, "gradient_clipping: is decided by optimizer.gradient_clipping"),
         ({"fp16": {"enabled": True}}, "fp16: is decided by train.precision"),
+        ({"pipeline": {"pipe_partitioned": True}}, "pipeline: is decided by parallel.pipeline and train.recompute"),
         ({"zero_optimization": {"stage": 3}}, "zero_optimization.stage: is decided by parallel.zero_stage"),
     ],
 )

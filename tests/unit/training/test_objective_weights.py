@@ -23,6 +23,11 @@ def test_one_mean_over_all_targets_is_the_alternative():
     assert objective_weights((10, 0, 40), MIXTURE, "per_token") == pytest.approx((0.02, 0.0, 0.02))
 
 
+def test_targets_of_an_objective_without_probability_weigh_nothing():
+    assert objective_weights((10, 20, 0), (0.0, 1.0, 0.0), "per_objective") == pytest.approx((0.0, 0.05, 0.0))
+    assert objective_weights((10, 0, 0), (0.0, 1.0, 0.0), "per_objective") == (0.0, 0.0, 0.0)
+
+
 @pytest.mark.parametrize("normalization", ["per_objective", "per_token"])
 @given(counts=COUNTS)
 def test_a_constant_loss_is_its_own_mean(normalization, counts):

@@ -4,8 +4,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from megatron_glm.config.schema import Schedule
-from megatron_glm.training.schedule import learning_rate
+from megatron_glm.config.schema import EmbeddingGradient, Schedule
+from megatron_glm.training.schedule import embedding_gradient_factor, learning_rate
 
 schedules = st.builds(
     lambda warmup, decaying, **settings: Schedule(
@@ -48,3 +48,14 @@ def test_it_rises_then_falls_and_is_never_below_the_floor_after_warm_up(schedule
     assert down == sorted(down, reverse=True)
     assert all(0 < rate <= 2.0 for rate in up)
     assert all(2.0 * schedule.floor * (1 - 1e-15) <= rate <= 2.0 for rate in down)
+
+
+def test_the_embedding_gradient_is_held_and_then_rises_to_one():
+    settings = EmbeddingGradient(factor=0.2, hold_samples=10, rise_samples=4)
+    factors = [embedding_gradient_factor(settings, samples) for samples in (0, 10, 11, 12, 14, 99)]
+    assert factors == pytest.approx([0.2, 0.2, 0.4, 0.6, 1.0, 1.0])
+
+
+def test_the_embedding_gradient_is_left_alone_by_default_and_held_where_nothing_lifts_it():
+    assert embedding_gradient_factor(EmbeddingGradient(), 10**9) == 1.0
+    assert embedding_gradient_factor(EmbeddingGradient(factor=0.1), 10**12) == 0.1

@@ -1,0 +1,201 @@
+"""Texts of Parquet files, and of Arrow streams as Hugging Face datasets are saved in, read by pyarrow.
+
+Such a file is a sequence of chunks (row groups, record batches) that can be read apart.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from itertools import accumulate, pairwise
+from typing import TYPE_CHECKING
+
+from megatron_glm.errors import DataError
+
+if TYPE_CHECKING:
+    import pyarrow
+
+_PARQUET = ".parquet"
+_END_OF_STREAM = b"\xff\xff\xff\xff\0\0\0\0"
+_READ_BYTES, _MOST_ROWS = 1 << 20, 1 << 16  # decoded at once, about
+_TEXT_BYTES = 1 << 16  # made into strings at once, about
+_SHOWN_COLUMNS = 8
+
+
+@dataclass(frozen=True)
+class Chunk:
+    """Rows [start, stop) of a file, and the bytes that hold them; the chunks of a file tile it."""
+
+    start: int
+    stop: int
+    first_byte: int
+    end_byte: int
+
+
+def chunks(path: str) -> list[Chunk]:
+    """The chunks of a file in order, at least one.
+
+    Raises:
+        DataError: the file is truncated or something else, or pyarrow is not installed.
+    """
+    with _reading(path):
+        rows, ends = _parquet_layout(path) if path.endswith(_PARQUET) else _arrow_layout(path)
+    edges = zip(pairwise([0, *rows]), pairwise([0, *ends]), strict=True)
+    return [Chunk(start, stop, first, end) for (start, stop), (first, end) in edges]
+
+
+def read_texts(path: str, start: int, stop: int, text_key: str) -> Iterator[list[str | bytes | None]]:
+    """The texts of the rows [start, stop), some at a time; invalid UTF-8 as bytes. Both are ends of chunks.
+
+    Raises:
+        DataError: the file is damaged or has no strings under `text_key`, or pyarrow is not installed.
+    """
+    with _reading(path):
+        columns = _parquet_columns if path.endswith(_PARQUET) else _arrow_columns
+        for column in columns(path, start, stop, text_key):
+            rows = max(1, len(column) * _TEXT_BYTES // max(1, column.nbytes))
+            for begin in range(0, len(column), rows):
+                yield _texts(column.slice(begin, rows))
+
+
+@contextmanager
+def _reading(path: str) -> Iterator[None]:
+    """Turns what pyarrow raises in the block into an error of the file."""
+    try:
+        import pyarrow
+    except ImportError as error:
+        raise DataError(f"--input: '{path}' is read by pyarrow; pip install 'megatron_glm[arrow]'") from error
+    try:
+        yield
+    except (pyarrow.ArrowException, OSError) as error:
+        kind = "Parquet file" if path.endswith(_PARQUET) else "Arrow stream"
+        reason = " ".join(str(error).split())
+        raise DataError(f"{path}: not a whole {kind} ({reason}); fetch it again") from error
+
+
+def _parquet_layout(path: str) -> tuple[list[int], list[int]]:
+    """The ends of the row groups, in rows and in bytes; the last one has the footer too."""
+    from pyarrow.parquet import ParquetFile
+
+    with ParquetFile(path) as file:
+        groups = [file.metadata.row_group(number) for number in range(file.metadata.num_row_groups)]
+        begins = [_first_byte(group) for group in groups]
+        rows = list(accumulate(group.num_rows for group in groups))
+    if any(begin >= following for begin, following in pairwise(begins)):  # allowed, but no writer is known to do so
+        rows, begins = rows[-1:], begins[:1]
+    return rows or [0], [*begins[1:], os.path.getsize(path)]
+
+
+def _first_byte(group: pyarrow.parquet.RowGroupMetaData) -> int:
+    columns = (group.column(number) for number in range(group.num_columns))
+    return min((column.dictionary_page_offset or column.data_page_offset for column in columns), default=0)
+
+
+def _parquet_columns(path: str, start: int, stop: int, text_key: str) -> Iterator[pyarrow.Array]:
+    from pyarrow.parquet import ParquetFile
+
+    # Without a buffer, the column of a row group is held whole.
+    with ParquetFile(path, buffer_size=_READ_BYTES, page_checksum_verification=True) as file:
+        _check_type(file.schema_arrow, path, text_key)
+        groups, begin = [], 0
+        for number in range(file.metadata.num_row_groups):
+            end = begin + file.metadata.row_group(number).num_rows
+            if start < end and begin < stop:
+                groups.append(number)
+            begin = end
+        rows = max(1, stop - start)
+        size = sum(file.metadata.row_group(number).total_byte_size for number in groups)
+        batch_rows = max(1, min(_MOST_ROWS, _READ_BYTES * rows // max(1, size)))
+        for batch in file.iter_batches(batch_rows, row_groups=groups, columns=[text_key], use_threads=False):
+            yield _column(batch, text_key)
+
+
+def _arrow_layout(path: str) -> tuple[list[int], list[int]]:
+    """The ends of the record batches, in rows and in bytes; the first one has the schema too."""
+    import pyarrow
+
+    rows, ends = [], []
+    with pyarrow.memory_map(path) as source, pyarrow.ipc.open_stream(source) as stream:
+        before_end = source.tell()
+        for batch in stream:
+            before_end = source.tell()
+            rows.append(batch.num_rows)
+            ends.append(before_end)
+    # The reader takes a file that stops between two batches for whole.
+    with open(path, "rb") as raw:
+        raw.seek(before_end)
+        if raw.read(len(_END_OF_STREAM) + 1) != _END_OF_STREAM:
+            raise DataError(f"{path}: truncated: the Arrow stream has no end, or more after it; fetch the file again")
+    return list(accumulate(rows)) or [0], [*ends[:-1], os.path.getsize(path)]
+
+
+def _arrow_columns(path: str, start: int, stop: int, text_key: str) -> Iterator[pyarrow.Array]:
+    import pyarrow
+
+    with pyarrow.memory_map(path) as source, pyarrow.ipc.open_stream(source) as stream:
+        _check_type(stream.schema, path, text_key)
+        begin = 0
+        for batch in stream:
+            if begin >= start:
+                yield _column(batch, text_key)
+            begin += batch.num_rows
+            if begin >= stop:
+                return
+
+
+def _column(batch: pyarrow.RecordBatch, key: str) -> pyarrow.Array:
+    import pyarrow.compute
+
+    if key in batch.schema.names:
+        return batch.column(key)
+    name, *path = key.split(".")
+    return pyarrow.compute.struct_field(batch.column(name), path)
+
+
+def _check_type(schema: pyarrow.Schema, path: str, key: str) -> None:
+    """Raises DataError unless there are strings under `key`."""
+    from pyarrow import types
+
+    kind = _type_under(schema, key)
+    if kind is None:
+        names = ", ".join(f"'{name}'" for name in schema.names[:_SHOWN_COLUMNS]) or "none"
+        raise DataError(f"{path}: no column '{key}' (columns there: {names}); name the right one by --text-key")
+    values = kind.value_type if types.is_dictionary(kind) else kind
+    if not (types.is_string(values) or types.is_large_string(values) or types.is_string_view(values)):
+        raise DataError(f"{path}: the column '{key}' holds {kind}, must be string; name another by --text-key")
+
+
+def _type_under(schema: pyarrow.Schema, key: str) -> pyarrow.DataType | None:
+    from pyarrow import types
+
+    if key in schema.names:
+        return schema.field(key).type
+    name, *path = key.split(".")
+    if name not in schema.names:
+        return None
+    kind = schema.field(name).type
+    for part in path:
+        if not types.is_struct(kind) or kind.get_field_index(part) < 0:
+            return None
+        kind = kind.field(part).type
+    return kind
+
+
+def _texts(column: pyarrow.Array) -> list[str | bytes | None]:
+    import pyarrow
+
+    if pyarrow.types.is_dictionary(column.type):
+        column = column.dictionary_decode()
+    try:
+        return column.to_pylist()
+    except UnicodeDecodeError:
+        return [_text(raw) for raw in column.cast(pyarrow.large_binary()).to_pylist()]
+
+
+def _text(raw: bytes | None) -> str | bytes | None:
+    try:
+        return raw if raw is None else raw.decode("utf-8")
+    except UnicodeDecodeError:
+        return raw

@@ -1,0 +1,23 @@
+#!/usr/bin/env bash
+# Pretrain on several machines: bash launch_scripts/hostfile.sh configs/glm_large.yaml [section.key=value ...]
+#   HOSTFILE     lines `host slots=GPUS`, the host of rank 0 first; required
+#   MASTER_ADDR  name or address of the first host that all others reach; default: its name in the hostfile
+#   MASTER_PORT  a port that is free on that host; default: 29500
+#   NODE_RANK    this machine's line in the hostfile, from 0: start the script on every machine yourself.
+#                Unset: start it on one, and ssh and pdsh start the others (no password may be asked)
+set -euo pipefail
+
+config=${1:?usage: hostfile.sh CONFIG [section.key=value ...]}
+shift
+entry=$(dirname "$0")/../pretrain_glm.py
+
+hostfile=${HOSTFILE:?set HOSTFILE to a file with a line "host slots=GPUS" for each machine}
+first_host=$(awk '!/^[[:space:]]*(#|$)/ { print $1; exit }' "$hostfile")
+
+by_hand=()
+if [[ -n ${NODE_RANK:-} ]]; then
+    by_hand=(--no_ssh --node_rank "$NODE_RANK")
+fi
+
+exec deepspeed --hostfile "$hostfile" --master_addr "${MASTER_ADDR:-$first_host}" \
+    --master_port "${MASTER_PORT:-29500}" "${by_hand[@]}" "$entry" --config "$config" "$@"

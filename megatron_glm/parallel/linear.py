@@ -1,0 +1,67 @@
+"""Linear layers and norms over a shard of the features, or of the tokens.
+
+A column-parallel layer computes this rank's output features from whole inputs, a row-parallel one a partial
+sum of all outputs from this rank's input features; one after the other they need one exchange. Where the
+tokens are spread over the ranks between the layers (sequence parallelism), that exchange is halved in two,
+and the norms' parameters, which every rank uses for its own tokens, have their gradients summed.
+
+Source: Megatron-LM (arXiv 1909.08053, section 3; 2205.05198, section 4.2.2).
+"""
+
+from __future__ import annotations
+
+import torch.distributed as dist
+import torch.nn.functional as F
+from torch import Tensor, nn
+
+from megatron_glm.parallel.collectives import bundle_to_shards, from_shards, gather_rows, scatter_rows, to_shards
+
+
+class ColumnParallelLinear(nn.Linear):
+    """This rank's output features: [T, in] -> [T, out / size], or of spread tokens [T / size, in].
+
+    Args:
+        in_features: of the whole layer.
+        out_features: of this rank.
+        spread: the input has this rank's tokens only.
+    """
+
+    def __init__(self, in_features: int, out_features: int, *, group: dist.ProcessGroup, spread: bool):
+        super().__init__(in_features, out_features)
+        self._group = group
+        self._whole = gather_rows if spread else to_shards
+
+    def forward(self, x: Tensor) -> Tensor:
+        return F.linear(self._whole(x, self._group), self.weight, self.bias)
+
+
+class RowParallelLinear(nn.Linear):
+    """All output features from this rank's input features: [T, in / size] -> [T, out], or spread tokens of it.
+
+    Args:
+        in_features: of this rank.
+        out_features: of the whole layer.
+        spread: the output has this rank's tokens only.
+    """
+
+    def __init__(self, in_features: int, out_features: int, *, group: dist.ProcessGroup, spread: bool):
+        super().__init__(in_features, out_features)
+        self._group, self._spread = group, spread
+
+    def forward(self, x: Tensor) -> Tensor:
+        partial = F.linear(x, self.weight)
+        if self._spread:
+            return scatter_rows(partial, self._group) + to_shards(self.bias, self._group)
+        return from_shards(partial, self._group) + self.bias
+
+
+class SpreadLayerNorm(nn.LayerNorm):
+    """A norm of this rank's tokens: [T / size, H] -> the same."""
+
+    def __init__(self, hidden_size: int, *, eps: float, group: dist.ProcessGroup):
+        super().__init__(hidden_size, eps=eps)
+        self._group = group
+
+    def forward(self, x: Tensor) -> Tensor:
+        weight, bias = bundle_to_shards((self.weight, self.bias), self._group)
+        return F.layer_norm(x, self.normalized_shape, weight, bias, self.eps)

@@ -1,0 +1,31 @@
+"""NVIDIA's apex, if it is there: PyPI has a package of that name that is something else."""
+
+from __future__ import annotations
+
+from importlib import import_module
+from importlib.util import find_spec
+from pathlib import Path
+from types import ModuleType
+
+from megatron_glm.errors import ConfigError
+
+_OF_NVIDIA = ("normalization", "optimizers")  # parts of it that we could use
+
+
+def nvidia_apex() -> ModuleType | None:
+    """NVIDIA's apex, imported; None where no apex is installed.
+
+    Raises:
+        ConfigError: `apex` is another package; none of its code is run.
+    """
+    spec = find_spec("apex")
+    if spec is None:
+        return None
+    places = list(spec.submodule_search_locations or ())
+    if not any(all(Path(place, part).is_dir() for part in _OF_NVIDIA) for place in places):
+        place = places[0] if places else spec.origin
+        raise ConfigError(
+            f"apex: the package in '{place}' is not NVIDIA's (`pip install apex` gives a web toolkit of that name);"
+            " run `pip uninstall apex`, and where it is wanted build https://github.com/NVIDIA/apex from source"
+        )
+    return import_module("apex")

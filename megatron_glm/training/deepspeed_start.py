@@ -1,0 +1,40 @@
+"""Starting DeepSpeed's engine: quietly, and with its complaints told as errors of our configuration."""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Iterator
+from typing import Any
+
+import deepspeed
+from deepspeed.accelerator import get_accelerator
+from deepspeed.runtime.engine import DeepSpeedEngine
+
+from megatron_glm.config.schema import Config
+from megatron_glm.errors import ConfigError
+
+
+def start_deepspeed(settings: Config, /, **arguments: Any) -> DeepSpeedEngine:
+    """deepspeed.initialize with these arguments.
+
+    Raises:
+        ConfigError: DeepSpeed refuses what the section for it says, or the device has no fp16.
+    """
+    if settings.train.precision == "fp16" and not get_accelerator().is_fp16_supported():
+        device = get_accelerator().device_name()
+        raise ConfigError(f"train.precision: fp16 is not supported by DeepSpeed on this device ({device}); use bf16")
+    with contextlib.redirect_stdout(None), _expert_section_at_fault(settings):  # DeepSpeed prints its memory use
+        engine, *_ = deepspeed.initialize(**arguments, dist_init_required=False)
+    return engine
+
+
+@contextlib.contextmanager
+def _expert_section_at_fault(config: Config) -> Iterator[None]:
+    """What DeepSpeed raises while it reads its configuration, told as an error of our section for it."""
+    try:
+        yield
+    except (AttributeError, AssertionError, TypeError, ValueError) as error:  # pydantic's is a ValueError
+        if not config.deepspeed:
+            raise
+        reason = " ".join(str(error).split()) or type(error).__name__
+        raise ConfigError(f"deepspeed: DeepSpeed refuses this section ({reason}); mend or remove it") from error

@@ -1,0 +1,47 @@
+"""The throughput benchmark runs, and its arms tokenize the same text to the same number of tokens."""
+
+import json
+
+import pytest
+
+from benchmarks.preprocess_throughput import ARMS, main
+
+WORDS = "Tokenizers read whatever stands in the text, numbers like 1,024 and names_of_things included."
+
+
+@pytest.fixture
+def run(tmp_path, shared):
+    """Runs the benchmark with some of its arms; its report."""
+    text, report = tmp_path / "text.jsonl", tmp_path / "report.json"
+    paragraphs = [f"{number}. {WORDS[number % 40 :]} {WORDS[: number % 60]}" for number in range(300)]
+    text.write_text(json.dumps({"text": "\n".join(paragraphs)}) + "\n", encoding="utf-8")
+    vocabulary = [f"--vocab={shared('vocab/gpt2-vocab.json')}", f"--merges={shared('vocab/gpt2-merges.txt')}"]
+
+    def measure(*arms):
+        given = [*vocabulary, "--text", str(text), "--quick", "--scratch", str(tmp_path), "--json", str(report)]
+        main([*given, "--arms", *arms])
+        return json.loads(report.read_text(encoding="utf-8"))
+
+    return measure
+
+
+@pytest.mark.golden
+@pytest.mark.distributed
+def test_a_quick_run_reports_rates_ratios_and_memory(run):
+    report = run("bare tokenizers", "ours")
+    assert {"commit", "command", "versions", "machine", "corpus"} <= report.keys()
+    assert report["ratios"]["without fast"]["target"] == 0.85
+    assert report["arms"]["ours"]["tokens"] == report["arms"]["bare tokenizers"]["tokens"] > 100_000
+    assert [row["corpus"] for row in report["memory"]] == ["whole", "quarter", "short documents"]
+    assert all(10**7 < row["peak PSS, bytes"] < 1.5 * 10**9 for row in report["memory"])
+
+
+@pytest.mark.slow
+@pytest.mark.golden
+@pytest.mark.distributed
+@pytest.mark.parametrize("library", ["gigatoken", "datatrove", "megatron.core"])
+def test_every_peer_gives_as_many_tokens_as_ours(run, library):
+    pytest.importorskip(library)
+    name = library.replace(".", "-")
+    report = run("ours, fast", "ours", *(arm for arm in ARMS if name in arm))
+    assert len(report["arms"]) == 3

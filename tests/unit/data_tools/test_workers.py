@@ -1,0 +1,43 @@
+"""Tasks are gathered as they end, however many there are."""
+
+import time
+from concurrent.futures import ThreadPoolExecutor
+
+import pytest
+
+from data_tools.workers import run_all
+
+
+def gather(tasks, tick=lambda: None):
+    with ThreadPoolExecutor(1) as executor:
+        yield from run_all(executor, tasks, lambda: None, tick)
+
+
+def test_every_task_comes_back_once_with_its_result():
+    tasks = [(pow, base, 2) for base in range(300)]
+    assert sorted(gather(tasks)) == [(task, task[1] ** 2) for task in tasks]
+
+
+def test_tasks_of_an_earlier_caller_are_gathered_with_the_others():
+    with ThreadPoolExecutor(1) as executor:
+        submitted = {executor.submit(len, "earlier"): (len, "earlier")}
+        found = dict(run_all(executor, [(abs, -3)], lambda: None, lambda: None, submitted))
+    assert found == {(len, "earlier"): 7, (abs, -3): 3}
+
+
+def test_gathering_is_no_quadratic_work():
+    # Ten thousand input files are twenty thousand tasks. To wait for all anew after each would take 13 s here.
+    start = time.process_time()
+    assert sum(1 for _ in gather([(abs, 1)] * 8000)) == 8000
+    assert time.process_time() - start < 5
+
+
+def test_the_first_failure_ends_the_others():
+    with pytest.raises(ZeroDivisionError):
+        list(gather([(divmod, 1, 0), *[(time.sleep, 0.05)] * 1000]))
+
+
+def test_progress_is_shown_while_a_task_is_long():
+    ticks = []
+    list(gather([(time.sleep, 1.2)], lambda: ticks.append(1)))
+    assert ticks
