@@ -8,12 +8,16 @@ compared with it.
 from __future__ import annotations
 
 import json
+import re
 from dataclasses import dataclass
 from pathlib import Path
 from typing import BinaryIO
 
 import numpy as np
 
+# Text about tokenizers spells special tokens. To us that is text, to libraries left to their defaults it is the tokens:
+# the arms would not do the same work.
+_SPELLS_SPECIAL = re.compile(r"<[|/]?\w+[|]?>|\[\w+\]")
 _SIGMA = 1.0  # of the logarithm of a document's length: the long tail of web text
 _LONGEST = 200_000
 _DRAWN = 1 << 16  # paragraphs drawn at once
@@ -48,7 +52,8 @@ def write_corpus(
         median_bytes: of a document's text.
     """
     directory.mkdir(parents=True)
-    paragraphs = [line for row in source.open("rb") for line in json.loads(row)["text"].split("\n") if line.strip()]
+    lines = (line for row in source.open("rb") for line in json.loads(row)["text"].split("\n") if line.strip())
+    paragraphs = [line for line in lines if not _SPELLS_SPECIAL.search(line)]
     sizes = np.array([len(paragraph.encode("utf-8")) for paragraph in paragraphs])
     escaped = [json.dumps(paragraph, ensure_ascii=False)[1:-1].encode("utf-8") for paragraph in paragraphs]
     random = np.random.default_rng(seed)

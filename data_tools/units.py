@@ -26,7 +26,7 @@ from megatron_glm.data.manifest import DedupePolicy, MalformedPolicy
 from megatron_glm.files import Files, atomic_file, sha256_of
 
 _LEAST_UNIT, _LARGEST_UNIT = 1 << 22, 1 << 28  # bytes
-_UNITS = 256
+_UNITS = 64  # fewer for a small corpus would leave processes idle; more are files to flush
 _BATCH_CHARACTERS, _BATCH_DOCUMENTS = 1 << 20, 4096
 _REPORT_SECONDS = 0.5
 _COPY_BYTES = 1 << 20
