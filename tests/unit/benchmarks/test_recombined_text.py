@@ -55,6 +55,7 @@ def test_batches_of_a_tokenizer_hold_every_text_once(tmp_path, source):
 
 def test_no_paragraph_spells_a_special_token(tmp_path):
     source = tmp_path / "source.jsonl"
-    source.write_text(json.dumps({"text": "plain words here\nends with <|endoftext|> or so\nthe [MASK] token\na </s> too"}))
+    text = "plain words here\nends with <|endoftext|> or so\nthe [MASK] token\na </s> too"
+    source.write_text(json.dumps({"text": text}))
     corpus = write_corpus(source, tmp_path / "corpus", text_bytes=2_000, files=1, median_bytes=100)
     assert corpus.paragraphs == 1
