@@ -5,7 +5,7 @@ from __future__ import annotations
 import contextlib
 import itertools
 import math
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Sequence
 
 import torch
 import torch.distributed as dist
@@ -13,8 +13,6 @@ from deepspeed.accelerator import get_accelerator
 from deepspeed.runtime.pipe.schedule import InferenceSchedule, PipeSchedule
 from torch import Tensor
 
-from megatron_glm.checkpoint.format import Fragment
-from megatron_glm.checkpoint.reading import CheckpointReader
 from megatron_glm.config.schema import Config
 from megatron_glm.data.batch import Batch
 from megatron_glm.model.glm import GLM
@@ -30,12 +28,12 @@ from megatron_glm.training.loss_scale import LossScale
 from megatron_glm.training.optimizer import build_optimizer
 from megatron_glm.training.pipeline_module import StageLoss, StagePipeline
 from megatron_glm.training.pipeline_schedule import GradientSchedule
-from megatron_glm.training.replica_check import Copy
+from megatron_glm.training.stateful_engine import StatefulEngine
 
 _EVALUATED_TOGETHER = 8  # micro-batches a stage, in a row: filling and draining the pipeline costs one a stage
 
 
-class PipelineEngine:
+class PipelineEngine(StatefulEngine):
     """DeepSpeed's pipeline around this rank's stage of a model, with ZeRO 0 or 1; the interface is ZeroEngine's.
 
     All ranks of a replica are given the same micro-batches, and those of one call are rows of equal length.
@@ -120,32 +118,6 @@ class PipelineEngine:
             sums += self._run(InferenceSchedule, some, weight)
             counts += Counts.of(some)
         return self._over_stages(sums), counts
-
-    def gradients(self) -> Iterator[tuple[str, Tensor]]:
-        """Between accumulate and update: the fp32 gradients of this stage's parameters, or of this rank's shards.
-
-        All ranks must iterate.
-        """
-        return self._state.gradients()
-
-    def fragments(self, *, rank: int) -> Iterator[Fragment]:
-        """The fp32 weights and moments that this rank saves; over all ranks each element once."""
-        return self._state.fragments()
-
-    def copies(self) -> Iterator[Copy]:
-        """What this rank holds and others may hold too, for check_replicas."""
-        return self._state.copies()
-
-    def load(self, checkpoint: CheckpointReader, *, step: int) -> None:
-        """Take weights and moments of a checkpoint saved under any layout.
-
-        Args:
-            step: updates made so far, for Adam's bias correction.
-
-        Raises:
-            CheckpointError: the checkpoint's parameters are not this model's.
-        """
-        self._state.load(checkpoint, step=step)
 
     def _run(
         self,

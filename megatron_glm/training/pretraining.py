@@ -236,7 +236,7 @@ def _train(
             _checkpoints(config),
             run_id=run_id,
             step=progress.step,
-            fragments=engine.fragments(rank=ranks.rank),
+            fragments=engine.fragments(),
             shapes=engine.shapes,
             state={
                 "progress": asdict(progress),

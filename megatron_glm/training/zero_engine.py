@@ -3,14 +3,12 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Sequence
 
 import torch
 from deepspeed.accelerator import get_accelerator
 from torch import Tensor
 
-from megatron_glm.checkpoint.format import Fragment
-from megatron_glm.checkpoint.reading import CheckpointReader
 from megatron_glm.config.schema import Config
 from megatron_glm.data.batch import Batch
 from megatron_glm.model.glm import GLM
@@ -26,12 +24,12 @@ from megatron_glm.training.loss_module import WeightedLoss
 from megatron_glm.training.loss_scale import LossScale
 from megatron_glm.training.model_parallel_unit import ModelParallelUnit
 from megatron_glm.training.optimizer import build_optimizer
-from megatron_glm.training.replica_check import Copy
+from megatron_glm.training.stateful_engine import StatefulEngine
 
 _PREFIX = "glm."  # WeightedLoss holds the model under this name; checkpoints use the original names
 
 
-class ZeroEngine:
+class ZeroEngine(StatefulEngine):
     """DeepSpeed around a model, or around this rank's shard of it.
 
     Args:
@@ -111,29 +109,3 @@ class ZeroEngine:
             sums += self._engine(batch.to(self.device), weight)[1]
             counts += Counts.of([batch])
         return sums, counts
-
-    def gradients(self) -> Iterator[tuple[str, Tensor]]:
-        """Between accumulate and update: the fp32 gradient of each parameter, or of this rank's shard of it.
-
-        All ranks must iterate.
-        """
-        return self._state.gradients()
-
-    def fragments(self, *, rank: int) -> Iterator[Fragment]:
-        """The fp32 weights and moments that this rank saves; over all ranks each element once."""
-        return self._state.fragments()
-
-    def copies(self) -> Iterator[Copy]:
-        """What this rank holds and others may hold too, for check_replicas."""
-        return self._state.copies()
-
-    def load(self, checkpoint: CheckpointReader, *, step: int) -> None:
-        """Take weights and moments of a checkpoint saved under any layout.
-
-        Args:
-            step: updates made so far, for Adam's bias correction.
-
-        Raises:
-            CheckpointError: the checkpoint's parameters are not this model's.
-        """
-        self._state.load(checkpoint, step=step)

@@ -157,7 +157,7 @@ def run_and_save(settings: Config, directory: str, steps: int, resume: str | Non
             Path(directory),
             run_id="test",
             step=first + steps,
-            fragments=engine.fragments(rank=ranks.rank),
+            fragments=engine.fragments(),
             shapes=engine.shapes,
             state={},
             ranks=ranks,
