@@ -19,6 +19,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 from benchmarks.origin import origin
+from megatron_glm.training.launchers import free_port
 from megatron_glm.training.metrics import read_metrics
 
 LAYOUTS: dict[str, tuple[int, Sequence[str]]] = {
@@ -67,6 +68,7 @@ def _run(name: str, config: Path, steps: int) -> list[float]:
     with tempfile.TemporaryDirectory() as output:
         command = [
             *(str(Path(sys.executable).with_name("deepspeed")), "--quiet", "--num_accelerators", str(processes)),
+            *("--master_port", str(free_port())),
             *("pretrain_glm.py", "--config", str(config), f"train.output={output}", f"train.steps={steps}"),
             *(f"train.eval_interval={steps}", *_COMMON, *overrides),
         ]

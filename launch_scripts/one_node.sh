@@ -2,7 +2,7 @@
 # Pretrain on this machine: bash launch_scripts/one_node.sh configs/glm_large.yaml [section.key=value ...]
 #   PROCESSES    how many to start, from the first GPU on; default: one for each GPU, or 2 without a GPU.
 #                To choose the GPUs, leave it unset and set CUDA_VISIBLE_DEVICES
-#   MASTER_PORT  where they meet; another for each run on the same machine; default: 29500
+#   MASTER_PORT  where they meet; default: one that is free
 set -euo pipefail
 
 config=${1:?usage: one_node.sh CONFIG [section.key=value ...]}
@@ -16,4 +16,5 @@ elif ! nvidia-smi --list-gpus >/dev/null 2>&1; then
     number=(--num_accelerators 2) # by itself DeepSpeed starts one process on a CPU
 fi
 
-exec deepspeed "${number[@]}" --master_port "${MASTER_PORT:-29500}" "$entry" --config "$config" "$@"
+port=${MASTER_PORT:-$(python -c 'from megatron_glm.training.launchers import free_port; print(free_port())')}
+exec deepspeed "${number[@]}" --master_port "$port" "$entry" --config "$config" "$@"

@@ -20,6 +20,7 @@ from launch_scripts.demo.summary import REQUIRED_GAIN_NATS, Paths, gain_nats, su
 from megatron_glm.command import run_command
 from megatron_glm.errors import UserError
 from megatron_glm.files import atomic_file
+from megatron_glm.training.launchers import free_port
 
 PROCESSES = 2
 VOCAB_SIZE = 1000
@@ -151,7 +152,8 @@ def _pretrain(config: Path, settings: Sequence[str]) -> None:
     precision = "bf16" if torch.cuda.is_available() or _multiplies_bf16() else "fp32"
     launcher = Path(sys.executable).with_name("deepspeed")
     script = REPOSITORY / "pretrain_glm.py"
-    command = [str(launcher), "--quiet", "--num_accelerators", str(processes), str(script), "--config", str(config)]
+    where = ["--num_accelerators", str(processes), "--master_port", str(free_port())]
+    command = [str(launcher), "--quiet", *where, str(script), "--config", str(config)]
     _call([*command, f"train.precision={precision}", *settings])
 
 

@@ -8,10 +8,12 @@ that a wrong flag is told by one process and at once.
 from __future__ import annotations
 
 import os
+import random
+import socket
 import sys
 import time
 from collections.abc import Iterator, Mapping
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 
 from megatron_glm.command import EXIT_USER_ERROR
@@ -20,6 +22,7 @@ from megatron_glm.errors import ConfigError, RankError, UserError
 # A launcher ends all processes when it sees one fail: rank 0 needs a moment to say why.
 _GRACE_SECONDS = 3.0
 _DEFAULT_PORT = "29500"  # that of torchrun and DeepSpeed
+_MEETING_PORTS = range(20_000, 32_000)  # below those that a kernel gives to outgoing connections
 _COMPLETE = ("RANK", "WORLD_SIZE", "LOCAL_RANK", "MASTER_ADDR")
 
 
@@ -110,6 +113,22 @@ def launch_variables(environ: Mapping[str, str]) -> dict[str, str]:
         "MASTER_ADDR": _master_address(environ, names),
         "MASTER_PORT": _port(environ),
     }
+
+
+def free_port() -> int:
+    """A port of this machine on which nobody listens, for processes that meet at 127.0.0.1.
+
+    One that the kernel proposes would be of the range of outgoing connections, and one of these may take it before
+    the processes meet. Two jobs that start at once draw different ones. Raises OSError if all are taken.
+    """
+    candidates = list(_MEETING_PORTS)
+    random.SystemRandom().shuffle(candidates)  # whatever seeds the caller's generator
+    for port in candidates:
+        with socket.socket() as probe, suppress(OSError):
+            probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)  # as the meeting's own socket does
+            probe.bind(("", port))
+            return port
+    raise OSError(f"no port of {_MEETING_PORTS.start}–{_MEETING_PORTS.stop - 1} is free")
 
 
 def _port(environ: Mapping[str, str]) -> str:

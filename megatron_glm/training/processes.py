@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import logging
 import os
-import socket
 import warnings
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -14,7 +13,7 @@ import torch
 
 from megatron_glm.errors import ConfigError, RankError
 from megatron_glm.parallel.ranks import DistributedRanks, Ranks
-from megatron_glm.training.launchers import launch_variables
+from megatron_glm.training.launchers import free_port, launch_variables
 
 _TIMEOUT = timedelta(minutes=30)
 
@@ -55,7 +54,7 @@ def distributed_processes(*, threads: int | None, timeout: timedelta = _TIMEOUT)
 
 def _one_process() -> dict[str, str]:
     alone = {"RANK": "0", "WORLD_SIZE": "1", "LOCAL_RANK": "0", "MASTER_ADDR": "127.0.0.1"}
-    return alone | {"MASTER_PORT": str(_free_port())}
+    return alone | {"MASTER_PORT": str(free_port())}
 
 
 @contextmanager
@@ -78,9 +77,3 @@ def _quieten_deepspeed() -> None:
     logger.setLevel(logging.ERROR)
     # DeepSpeed calls collectives by names that torch 2.13 has replaced, once a step.
     warnings.filterwarnings("ignore", category=FutureWarning, module=r"torch\.distributed\.c10d_logger")
-
-
-def _free_port() -> int:
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        return probe.getsockname()[1]

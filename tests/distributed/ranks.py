@@ -9,11 +9,12 @@ from __future__ import annotations
 import contextlib
 import multiprocessing
 import os
-import socket
 import time
 import traceback
 from collections.abc import Callable
 from typing import Any
+
+from megatron_glm.training.launchers import free_port
 
 _PRELOAD = [
     "torch",
@@ -32,7 +33,7 @@ def run_ranks(size: int, function: Callable[..., Any], *args: Any, timeout: floa
     """
     context = multiprocessing.get_context("forkserver")
     context.set_forkserver_preload(_PRELOAD)
-    port = _free_port()
+    port = free_port()
     results = context.Queue()
     processes = [
         context.Process(target=_entry, args=(rank, size, port, results, function, args), daemon=True)
@@ -89,9 +90,3 @@ def _entry(rank: int, size: int, port: int, results: Any, function: Callable, ar
     with contextlib.suppress(Exception):
         if torch.distributed.is_initialized():
             torch.distributed.destroy_process_group()
-
-
-def _free_port() -> int:
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        return probe.getsockname()[1]

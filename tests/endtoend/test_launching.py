@@ -11,6 +11,7 @@ from pathlib import Path
 
 import pytest
 
+from megatron_glm.training.launchers import free_port
 from tests.distributed.ranks import run_ranks
 from tests.endtoend import pretraining_cases as cases
 from tests.endtoend.corpus import make_corpus
@@ -56,9 +57,7 @@ def losses(output):
 
 @pytest.fixture
 def port():
-    with closing(socket.socket()) as probe:
-        probe.bind(("127.0.0.1", 0))
-        return str(probe.getsockname()[1])
+    return str(free_port())
 
 
 def finish(commands, environment, code=0):

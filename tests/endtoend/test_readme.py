@@ -8,6 +8,8 @@ from pathlib import Path
 
 import pytest
 
+from megatron_glm.training.launchers import free_port
+
 REPOSITORY = Path(__file__).resolve().parents[2]
 README = (REPOSITORY / "README.md").read_text(encoding="utf-8")
 _PACKAGES = "--min-megabytes 0.3 --packages numpy argparse asyncio email unittest logging"
@@ -60,6 +62,11 @@ def run(directory, command):
         for name, arguments in (("python", ""), ("glm", "-m megatron_glm.cli")):
             (binaries / name).write_text(f'#!/bin/sh\nexec "{sys.executable}" {arguments} "$@"\n')
             (binaries / name).chmod(0o755)
+    launcher = binaries / "deepspeed"  # at a port of its own: other tests may run at the same time
+    launcher.write_text(
+        f'#!/bin/sh\nexec "{Path(sys.executable).with_name("deepspeed")}" --master_port {free_port()} "$@"\n'
+    )
+    launcher.chmod(0o755)
     path = os.pathsep.join([str(binaries), str(Path(sys.executable).parent), os.environ["PATH"]])
     python_path = os.pathsep.join([str(REPOSITORY), str(REPOSITORY / "kernels")])
     environment = os.environ | {"PATH": path, "PYTHONPATH": python_path, "OMP_NUM_THREADS": "1", "COLUMNS": "160"}

@@ -1,10 +1,8 @@
 """How the processes of a run meet, and what they say if they do not."""
 
-import socket
-from contextlib import closing
-
 import pytest
 
+from megatron_glm.training.launchers import free_port
 from tests.distributed.ranks import run_ranks
 from tests.distributed.training import processes_cases as cases
 
@@ -13,9 +11,7 @@ pytestmark = pytest.mark.distributed
 
 @pytest.fixture
 def port():
-    with closing(socket.socket()) as probe:
-        probe.bind(("127.0.0.1", 0))
-        return probe.getsockname()[1]
+    return free_port()
 
 
 @pytest.mark.parametrize("rank", [0, 1])

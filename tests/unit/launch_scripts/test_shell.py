@@ -59,10 +59,10 @@ def started(script, environment, *arguments):
 
 
 def test_without_a_gpu_two_processes_start_and_with_gpus_as_deepspeed_finds_them(stand_in):
-    run = f"--master_port 29500 {FOLDER}/../pretrain_glm.py --config a.yaml train.steps=3"
-    environment = stand_in(deepspeed='echo "$*"', nvidia_smi="exit 9")
+    run = f"--master_port 23456 {FOLDER}/../pretrain_glm.py --config a.yaml train.steps=3"
+    environment = stand_in(deepspeed='echo "$*"', nvidia_smi="exit 9", python="echo 23456")
     assert started("one_node.sh", environment, "train.steps=3") == f"--num_accelerators 2 {run}"
-    environment = stand_in(nvidia_smi="exit 0")
+    environment = stand_in(nvidia_smi="exit 0") | {"MASTER_PORT": "23456"}
     assert started("one_node.sh", environment, "train.steps=3") == run
     assert started("one_node.sh", environment | {"PROCESSES": "4"}, "train.steps=3") == f"--num_accelerators 4 {run}"
 

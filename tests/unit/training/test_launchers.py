@@ -1,10 +1,12 @@
 """Who a process is under each launcher, by the variables that the launcher sets."""
 
+import socket
+
 import pytest
 
 from megatron_glm.errors import ConfigError, RankError
 from megatron_glm.training import launchers
-from megatron_glm.training.launchers import launch_variables, told_once
+from megatron_glm.training.launchers import free_port, launch_variables, told_once
 
 OPEN_MPI = {
     "OMPI_COMM_WORLD_RANK": "5",
@@ -51,6 +53,17 @@ def test_several_machines_without_an_address_are_refused(environ, launcher):
 def test_one_machine_needs_no_address(one_machine):
     found = launch_variables(one_machine)
     assert (found["MASTER_ADDR"], found["MASTER_PORT"]) == ("127.0.0.1", "29500")
+
+
+def test_a_free_port_is_one_on_which_nobody_listens(monkeypatch):
+    with socket.socket() as other:
+        taken = free_port()
+        other.bind(("127.0.0.1", taken))
+        other.listen()
+        monkeypatch.setattr(launchers, "_MEETING_PORTS", range(taken, taken + 1))
+        with pytest.raises(OSError, match=f"no port of {taken}"):
+            free_port()
+    assert free_port() == taken
 
 
 def test_a_batch_script_of_slurm_is_one_process():
