@@ -22,6 +22,11 @@ def build_parser() -> argparse.ArgumentParser:
         metavar="auto|must|never|PATH",
         help="where to start from; default: checkpoint.resume of the configuration (auto: the newest checkpoint)",
     )
+    parser.add_argument(
+        "--strict",
+        action="store_true",
+        help="end where the newest checkpoint is damaged, instead of starting from the one before (checkpoint.strict)",
+    )
     parser.add_argument("--local_rank", type=int, default=None, help=argparse.SUPPRESS)  # given by the launcher
     parser.add_argument("overrides", nargs="*", metavar="section.key=value", help="settings that replace the file's")
     return parser
@@ -38,6 +43,8 @@ def _pretrain(args: argparse.Namespace) -> None:
     overrides = list(args.overrides)
     if args.resume is not None:
         overrides.append(f"checkpoint.resume={args.resume}")
+    if args.strict:
+        overrides.append("checkpoint.strict=true")
     config = load_config(args.config, overrides)
 
     from megatron_glm.training.pretraining import pretrain

@@ -35,6 +35,7 @@ setup(
         "sentencepiece>=0.2.2",  # encode_as_numpy
         "zstandard>=0.23",
         "orjson>=3.10",
+        "xxhash>=3.4",
         "matplotlib>=3.9",
     ],
     extras_require={
@@ -60,6 +61,7 @@ setup(
             "nupunkt>=0.8",
             "gigatoken>=0.10",
             "nanotoken>=0.1",
+            "triton>=3.6",  # whose interpreter runs the kernels on a CPU
         ],
     },
     entry_points={"console_scripts": ["glm=megatron_glm.cli:main"]},

@@ -207,7 +207,14 @@ def _choose(victim: str, engine: str, processes: Sequence[int], draw: random.Ran
 def _is_worker(pid: int, engine: str) -> bool:
     if engine == "mpi":
         return "mpi4py" in _command(pid) and _variable(pid, "PMI_RANK") != "0"
-    return "spawn_main" in _command(pid)
+    return "forkserver" in _command(pid) and "forkserver" in _command(_parent(pid))
+
+
+def _parent(pid: int) -> int:
+    try:
+        return int(Path(f"/proc/{pid}/stat").read_text(encoding="utf-8").rpartition(")")[2].split()[1])
+    except OSError:
+        return 0
 
 
 def _command(pid: int) -> str:

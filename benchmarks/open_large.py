@@ -25,8 +25,8 @@ import numpy as np
 from benchmarks.open_probe import SAMPLES
 from benchmarks.origin import origin
 from benchmarks.synthetic_run import write_run
-from megatron_glm.data.indexed import bin_path, idx_path
-from megatron_glm.data.manifest import Manifest
+from megatron_glm.data.manifest import Manifest, read_manifest, save_manifest
+from megatron_glm.data.pair_format import bin_path, idx_path
 from megatron_glm.data.provenance import origins_path
 from megatron_glm.files import sha256_of
 
@@ -75,7 +75,7 @@ def _write_ours(scratch: Path, lengths: _Lengths) -> Path:
     """A data directory, a tokenizer, and the configuration that reads them, by its path."""
     config = write_run(scratch, tokens=1000, mean=100, global_batch_size=SAMPLES, micro_batch_size=8)
     directory = scratch / "data"
-    manifest = json.loads((directory / "manifest.json").read_bytes())
+    manifest = read_manifest(directory).model_dump()
     shards = []
     for number, part in enumerate(lengths):
         prefix = directory / "train" / f"{number:05d}"
@@ -89,9 +89,8 @@ def _write_ours(scratch: Path, lengths: _Lengths) -> Path:
         shards[-1]["idx_sha256"] = sha256_of(idx_path(prefix))
     documents = sum(lengths.parts)
     manifest["splits"]["train"] = {"shards": shards, "documents": documents, "tokens": lengths.tokens}
-    manifest["inputs"][0] |= {"documents_in": documents, "documents_out": documents}
-    text = Manifest.model_validate(manifest).model_dump_json(indent=1)
-    (directory / "manifest.json").write_text(text, encoding="utf-8")
+    manifest["inputs"] = [manifest["inputs"][0] | {"documents_in": documents, "documents_out": documents}]
+    save_manifest(directory, Manifest.model_validate(manifest))
     (scratch / "config.json").write_text(config.model_dump_json(), encoding="utf-8")
     return scratch / "config.json"
 

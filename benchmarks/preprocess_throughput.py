@@ -2,8 +2,9 @@
 
     python -m benchmarks.preprocess_throughput --vocab gpt2-vocab.json --merges gpt2-merges.txt --json FILE
 
-The corpus is real prose, recombined (benchmarks/recombined_text.py). Every arm is a fresh process; the arms take turns,
-and each figure is the median of its rounds. MB are 10**6 bytes of UTF-8 text: without JSON and before tokenizing.
+The corpus is made of the text files below some directories, whole and repeated (benchmarks/whole_documents.py), or of
+real prose, recombined (benchmarks/recombined_text.py). Every arm is a fresh process; the arms take turns, and each
+figure is the median of its rounds. MB are 10**6 bytes of UTF-8 text: without JSON and before tokenizing.
 An arm's clock runs from the start of its process to its end, so imports, JSON, checks, checksums and writing are
 inside; that of a bare tokenizer runs while it tokenizes, on one core. Slow arms run on the beginning of the corpus.
 Memory is measured in runs of its own, whose times do not count.
@@ -23,17 +24,19 @@ import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import asdict, dataclass
+from functools import partial
 from pathlib import Path
 
 from benchmarks.origin import origin
 from benchmarks.process_tree import PeakMemory
 from benchmarks.recombined_text import Corpus, write_corpus
+from benchmarks.whole_documents import collect, write_repeated
 
 _REPOSITORY = Path(__file__).resolve().parent.parent
 _MEGABYTE = 10**6
 _FILES = 8
 _SHORT_BYTES = 100  # the median of a short document
-_PACKAGES = ("gigatoken", "tokenizers", "numpy", "orjson", "datatrove", "megatron-core", "torch")
+_PACKAGES = ("gigatoken", "tokenizers", "numpy", "orjson", "xxhash", "datatrove", "megatron-core", "torch")
 _TARGETS = {  # ours, the bare tokenizer, the least share of cores × bare
     "with fast": ("ours, fast", "bare gigatoken", 0.5),
     "without fast": ("ours", "bare tokenizers", 0.85),
@@ -66,6 +69,8 @@ def main(argv: Sequence[str] | None = None) -> int:
     parser.add_argument("--vocab", required=True, type=Path, help="vocab.json of GPT-2")
     parser.add_argument("--merges", required=True, type=Path, help="merges.txt of GPT-2")
     parser.add_argument("--text", type=Path, help="JSON lines to recombine (default: data_tools.sample_corpus)")
+    parser.add_argument("--documents", nargs="+", type=Path, metavar="DIR", help="real text files instead, whole")
+    parser.add_argument("--no-memory", action="store_true", help="leave out the runs that measure memory")
     parser.add_argument("--megabytes", type=float, default=2048, help="of the corpus")
     parser.add_argument("--slow-megabytes", type=float, default=256, help="of it for the slow arms")
     parser.add_argument("--rounds", type=int, default=3)
@@ -80,9 +85,12 @@ def main(argv: Sequence[str] | None = None) -> int:
     report = origin("benchmarks.preprocess_throughput", sys.argv[1:] if argv is None else argv, _PACKAGES)
     with tempfile.TemporaryDirectory(dir=args.scratch) as scratch:
         bench = _prepare(args, Path(scratch))
-        report |= {"corpus": _facts(bench.whole), "slow corpus": _facts(bench.slow)}
+        text = "whole files, repeated" if args.documents else "paragraphs of prose, recombined"
+        report |= {"text": text, "corpus": _facts(bench.whole), "slow corpus": _facts(bench.slow)}
         rows = _measure(bench, args.arms, args.rounds)
-        report |= {"arms": rows, "ratios": _ratios(rows, bench.processes), "memory": list(_memory(bench, args))}
+        report |= {"arms": rows, "ratios": _ratios(rows, bench.processes)}
+        if not args.no_memory:
+            report["memory"] = list(_memory(bench, args))
     if args.json:
         args.json.write_text(json.dumps(report, indent=2) + "\n", encoding="utf-8")
     return 0
@@ -92,18 +100,32 @@ def _prepare(args: argparse.Namespace, scratch: Path) -> Bench:
     tokenizer = scratch / "tokenizer"
     files = ["--vocab", str(args.vocab), "--merges", str(args.merges)]
     _run("data_tools.import_tokenizer", "--kind", "gpt2", *files, "--output", str(tokenizer))
-    if args.text is None:
-        args.text = scratch / "text.jsonl"
-        _run("data_tools.sample_corpus", "--output", str(args.text))
-    whole, slow = (
-        write_corpus(args.text, scratch / name, text_bytes=int(megabytes * _MEGABYTE), files=_FILES)
-        for name, megabytes in (("whole", args.megabytes), ("slow", args.slow_megabytes))
-    )
     # Ours puts a space before the first word; the libraries do so by an option of the file, and give the same ids.
     library_file = json.loads((tokenizer / "tokenizer.json").read_bytes())
     library_file["pre_tokenizer"]["add_prefix_space"] = True
     (scratch / "library.json").write_text(json.dumps(library_file), encoding="utf-8")
+    write = _writer(args, scratch, [token["content"] for token in library_file["added_tokens"]])
+    whole, slow = (
+        write(scratch / name, text_bytes=int(megabytes * _MEGABYTE), files=_FILES)
+        for name, megabytes in (("whole", args.megabytes), ("slow", args.slow_megabytes))
+    )
     return Bench(tokenizer, scratch / "library.json", whole, slow, scratch, args.processes)
+
+
+def _writer(args: argparse.Namespace, scratch: Path, special: Sequence[str]) -> Callable[..., Corpus]:
+    """What writes a corpus of the text that was asked for."""
+    if args.documents:
+        collect(args.documents, scratch / "documents.jsonl", without=special)
+        return partial(write_repeated, scratch / "documents.jsonl")
+    return partial(write_corpus, _prose(args, scratch))
+
+
+def _prose(args: argparse.Namespace, scratch: Path) -> Path:
+    """The paragraphs that corpora are recombined of."""
+    if args.text is None:
+        args.text = scratch / "text.jsonl"
+        _run("data_tools.sample_corpus", "--output", str(args.text))
+    return args.text
 
 
 def _measure(bench: Bench, arms: Sequence[str], rounds: int) -> dict[str, dict[str, object]]:
@@ -144,11 +166,11 @@ def _ratios(rows: dict[str, dict[str, object]], processes: int) -> dict[str, dic
 
 def _memory(bench: Bench, args: argparse.Namespace) -> Iterator[dict[str, object]]:
     """The peak of all our processes for the corpus, for a quarter of it, and for as many bytes in short documents."""
-    quarter = int(args.megabytes * _MEGABYTE / 4)
+    quarter, prose = int(args.megabytes * _MEGABYTE / 4), _prose(args, bench.scratch)
     sizes = {"quarter": {}, "short documents": {"median_bytes": _SHORT_BYTES}}
     corpora = {"whole": bench.whole}
     for name, options in sizes.items():
-        corpora[name] = write_corpus(args.text, bench.scratch / name, text_bytes=quarter, files=_FILES, **options)
+        corpora[name] = write_corpus(prose, bench.scratch / name, text_bytes=quarter, files=_FILES, **options)
     for name, corpus in corpora.items():
         with _output(bench) as output:
             process = subprocess.Popen(_ours(bench, corpus, output), env=_environment(), **_QUIET)

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import json
 import re
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import BinaryIO
@@ -29,6 +30,7 @@ class Corpus:
 
     Args:
         lengths: how many documents have 2**k to 2**(k + 1) bytes of text, by 2**k.
+        pieces: different paragraphs or documents that it is made of, and the bytes of their text.
     """
 
     files: tuple[str, ...]
@@ -37,8 +39,8 @@ class Corpus:
     documents: int
     mean_bytes: float
     lengths: dict[int, int]
-    paragraphs: int
-    paragraph_bytes: int
+    pieces: int
+    piece_bytes: int
     seed: int
 
 
@@ -63,6 +65,11 @@ def write_corpus(
         with path.open("wb") as stream:
             goal = text_bytes * (number + 1) // files
             _write_documents(stream, escaped, sizes, random, lengths, goal, median_bytes)
+    return facts(paths, lengths, pieces=len(paragraphs), piece_bytes=int(sizes.sum()), seed=seed)
+
+
+def facts(paths: Sequence[Path], lengths: Sequence[int], *, pieces: int, piece_bytes: int, seed: int) -> Corpus:
+    """What was written to `paths`: documents of these lengths in bytes."""
     powers, counts = np.unique(np.log2(lengths).astype(int), return_counts=True)
     return Corpus(
         files=tuple(str(path) for path in paths),
@@ -71,8 +78,8 @@ def write_corpus(
         documents=len(lengths),
         mean_bytes=round(sum(lengths) / len(lengths), 1),
         lengths={2**power: count for power, count in zip(powers.tolist(), counts.tolist(), strict=True)},
-        paragraphs=len(paragraphs),
-        paragraph_bytes=int(sizes.sum()),
+        pieces=pieces,
+        piece_bytes=piece_bytes,
         seed=seed,
     )
 

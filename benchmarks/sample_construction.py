@@ -25,9 +25,10 @@ import numpy as np
 
 from megatron_glm.config.schema import Objective as ObjectiveConfig
 from megatron_glm.data.dataset import SampleDataset
-from megatron_glm.data.indexed import IndexedWriter, bin_path, idx_path
-from megatron_glm.data.manifest import Input, Manifest, Options, Shard, Split, Splits, TokenizerRecord
+from megatron_glm.data.indexed_writer import IndexedWriter
+from megatron_glm.data.manifest import Input, Manifest, Options, Shard, Split, Splits, TokenizerRecord, save_manifest
 from megatron_glm.data.order import Order
+from megatron_glm.data.pair_format import bin_path, idx_path
 from megatron_glm.data.shards import ShardSet
 from megatron_glm.data.stream import Stream
 from megatron_glm.files import sha256_of
@@ -148,7 +149,7 @@ def write_corpus(directory: Path, num_tokens: int, mean: int) -> None:
         path="random",
         unit="byte",
         bytes=0,
-        sha256="0" * 64,
+        parts=(),
         documents_in=documents,
         documents_out=documents,
         dropped={},
@@ -166,7 +167,7 @@ def write_corpus(directory: Path, num_tokens: int, mean: int) -> None:
         options=Options(held_out=0.0, text_key="text", line_documents=False, shard_tokens=0),
         versions={},
     )
-    (directory / "manifest.json").write_text(manifest.model_dump_json(), encoding="utf-8")
+    save_manifest(directory, manifest)
 
 
 def origin(argv: Sequence[str] | None) -> dict[str, str]:

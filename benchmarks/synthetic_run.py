@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from pathlib import Path
 
 import tokenizers
@@ -10,6 +9,7 @@ import tokenizers
 from benchmarks.sample_construction import NUM_IDS, SPECIAL, WINDOW, write_corpus
 from megatron_glm.config.loading import config_from_tree
 from megatron_glm.config.schema import Config
+from megatron_glm.data.manifest import Manifest, read_manifest, save_manifest
 from megatron_glm.tokenizer.huggingface import HuggingFaceTokenizer
 
 
@@ -25,10 +25,9 @@ def write_run(directory: Path, *, tokens: int, mean: int, global_batch_size: int
     tokenizer = HuggingFaceTokenizer("bpe", model, SPECIAL, prefix_space=False)
     tokenizer.save(directory / "tokenizer")
     write_corpus(directory / "data", tokens, mean)
-    manifest_path = directory / "data" / "manifest.json"
-    manifest = json.loads(manifest_path.read_text(encoding="utf-8"))
+    manifest = read_manifest(directory / "data").model_dump()
     manifest["tokenizer"]["hash"] = tokenizer.content_hash
-    manifest_path.write_text(json.dumps(manifest), encoding="utf-8")
+    save_manifest(directory / "data", Manifest.model_validate(manifest))
     return config_from_tree(
         {
             "model": {"num_layers": 1, "hidden_size": 64, "num_attention_heads": 1, "max_positions": WINDOW},

@@ -11,13 +11,12 @@ from __future__ import annotations
 from bisect import bisect_left
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
-from hashlib import blake2b
 from pathlib import Path
 
 import numpy as np
+from xxhash import xxh3_128_digest
 
 from data_tools.documents import DocumentReader
-from data_tools.inputs import checksum_of_part
 from data_tools.quarantine import Rejects
 from data_tools.units import Amount, Job, Reporter, Unit, are_whole, batches, do_unit, is_empty
 from megatron_glm.files import Files, sha256_of
@@ -37,7 +36,7 @@ class HashResult:
         repeats: documents that are in a run already, in the file `repeats`.
     """
 
-    input_checksum: int
+    input_checksum: str
     amount: Amount
     runs: list[int]
     repeats: int
@@ -71,7 +70,7 @@ def hash_unit(unit: Unit, job: Job) -> HashResult:
             ]
         )
 
-    return do_unit(unit, job, HashResult, lambda directory: _hash(unit, job, directory), whole)
+    return do_unit(unit, job, HashResult, lambda *place: _hash(unit, job, *place), whole)
 
 
 def num_buckets(results: Sequence[HashResult], sort_records: int) -> int:
@@ -112,21 +111,20 @@ def _duplicates_directory(job: Job) -> Path:
     return job.directory / f"duplicates.{job.attempt}"
 
 
-def _hash(unit: Unit, job: Job, directory: Path) -> HashResult:
-    checksum = checksum_of_part(unit.part)
+def _hash(unit: Unit, job: Job, directory: Path, files: Files) -> HashResult:
     report, text_bytes, number = Reporter(job, directory), 0, unit.number << _ORDINAL_BITS
-    rejects = Rejects(unit.part.input, None) if job.malformed != "fail" else None
+    rejects = Rejects(unit.part.input, None, files) if job.malformed != "fail" else None
     reader = DocumentReader(unit.part, job.text_key, rejects)
-    with _RunWriter(directory, job.sort_records) as writer:
+    with _RunWriter(directory, job.sort_records, files) as writer:
         for texts, _ in batches(reader):
             raw = [b"" if is_empty(text) else text.encode("utf-8") for text in texts]
             text_bytes += sum(map(len, raw))
             numbers = [number + place for place, content in enumerate(raw) if content]
-            writer.add([blake2b(content, digest_size=16).digest() for content in raw if content], numbers)
+            writer.add([xxh3_128_digest(content) for content in raw if content], numbers)
             number += len(texts)
             report(Amount(reader.bytes_read, text_bytes))
     return HashResult(
-        input_checksum=checksum,
+        input_checksum=reader.checksum,
         amount=Amount(unit.part.bytes, text_bytes),
         runs=writer.runs,
         repeats=writer.repeats,
@@ -138,8 +136,8 @@ def _hash(unit: Unit, job: Job, directory: Path) -> HashResult:
 class _RunWriter:
     """Sorts records in memory, and writes a run whenever there are `size`."""
 
-    def __init__(self, directory: Path, size: int):
-        self._files = Files()
+    def __init__(self, directory: Path, size: int, files: Files):
+        self._files = files
         self._runs_file = self._files.open(directory / _RUNS_FILE)
         self._repeats_file = self._files.open(directory / _REPEATS_FILE)
         self._size, self._filled = size, 0

@@ -2,20 +2,22 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
-from typing import BinaryIO
+from itertools import accumulate, compress
 
 import orjson
 
 from data_tools.columnar import read_texts
 from data_tools.decoding import UnreadableError, decode, text_of_json, value_under
 from data_tools.inputs import Documents, Range
+from data_tools.part_stream import READ_BYTES, PartStream, buffered, checksum_of_part
 from megatron_glm.errors import DataError
 
 _BYTE_ORDER_MARK = b"\xef\xbb\xbf"
-_BLOCK_BYTES = 1 << 16  # of lines that are read at once
 _COPY_BYTES = 1 << 20
+
+Block = tuple[list[str], Sequence[int]]  # texts, and the place of each
 
 
 @dataclass(frozen=True)
@@ -34,7 +36,7 @@ class Malformed:
 
 
 class DocumentReader:
-    """Iterates over the documents of a part of a file: (text, place).
+    """Reads the documents of a part of a file, from its beginning, once: some at a time, or one by one.
 
     A place is the byte of the file where the document begins (of the decompressed content, if it is compressed)
     or the number of its row, from 0.
@@ -45,6 +47,7 @@ class DocumentReader:
 
     Attributes:
         bytes_read: bytes of the file that were consumed so far (compressed ones, if it is).
+        checksum: of the bytes of the file, when all documents are read: as `checksum_of_part` gives it.
         repaired: documents in which lone surrogates were replaced by U+FFFD.
 
     Raises:
@@ -55,9 +58,15 @@ class DocumentReader:
     def __init__(self, part: Range, text_key: str, on_malformed: Callable[[Malformed], None] | None = None):
         self._part, self._text_key, self._on_malformed = part, text_key, on_malformed
         self.bytes_read = 0
+        self.checksum = ""
         self.repaired = 0
 
     def __iter__(self) -> Iterator[tuple[str, int]]:
+        for texts, places in self.blocks():
+            yield from zip(texts, places, strict=True)
+
+    def blocks(self) -> Iterator[Block]:
+        """Texts of about a megabyte of the file or less at a time, possibly none, and the place of each."""
         match self._part.input.documents:
             case Documents.JSON:
                 return self._json_documents()
@@ -68,83 +77,86 @@ class DocumentReader:
             case Documents.ROWS:
                 return self._rows()
 
-    def _blocks(self) -> Iterator[tuple[list[bytes], int]]:
-        """Some whole lines at a time, with their ends, and the place of the first."""
+    def _lines(self) -> Iterator[tuple[list[bytes], list[int]]]:
+        """Some whole lines at a time, with their ends, and the place of each."""
         source, place = self._part.input, self._part.start
         packed = source.decompress is not None
-        with open(source.path, "rb") as raw:
-            raw.seek(place)
-            stream = source.decompress(raw, source.path) if packed else raw
-            while packed or place < self._part.stop:
-                lines = _read_lines(stream, _BLOCK_BYTES if packed else min(_BLOCK_BYTES, self._part.stop - place))
-                if not lines:
-                    return
-                end = place + sum(map(len, lines))
-                self.bytes_read = raw.tell() if packed else end - self._part.start
-                if place == 0 and lines[0].startswith(_BYTE_ORDER_MARK):
+        with PartStream(self._part) as raw:
+            stream = source.decompress(raw, source.path) if packed else buffered(raw)
+            while lines := stream.readlines(READ_BYTES):
+                places = list(accumulate(map(len, lines), initial=place))
+                place = places.pop()
+                self.bytes_read = raw.position if packed else place - self._part.start
+                if places[0] == 0 and lines[0].startswith(_BYTE_ORDER_MARK):
                     lines[0] = lines[0].removeprefix(_BYTE_ORDER_MARK)
-                    place = len(_BYTE_ORDER_MARK)
-                yield lines, place
-                place = end
+                    places[0] = len(_BYTE_ORDER_MARK)
+                yield lines, places
+            self.checksum = raw.checksum()
 
-    def _json_documents(self) -> Iterator[tuple[str, int]]:
+    def _json_documents(self) -> Iterator[Block]:
         loads, find = orjson.loads, value_under(self._text_key)
-        for lines, place in self._blocks():
-            for line in lines:
-                try:
-                    text = find(loads(line))
-                except (orjson.JSONDecodeError, KeyError, TypeError):
-                    text = None
-                if type(text) is not str:
-                    text = None if line.isspace() else self._unusual_json(line, place)
-                if text is not None:
-                    yield text, place
-                place += len(line)
+        for lines, places in self._lines():
+            try:
+                texts = [find(loads(line)) for line in lines]
+            except (orjson.JSONDecodeError, KeyError, TypeError):
+                texts = [None]
+            if set(map(type, texts)) != {str}:
+                texts = [self._json_text(*each, find) for each in zip(lines, places, strict=True)]
+            yield _without_none(texts, places)
 
-    def _line_documents(self) -> Iterator[tuple[str, int]]:
-        for lines, place in self._blocks():
-            for line in lines:
-                if (text := self._decode(line, place)) is not None:
-                    yield text, place
-                place += len(line)
-
-    def _paragraphs(self) -> Iterator[tuple[str, int]]:
-        paragraph: list[bytes] = []
-        begin = 0
-        for lines, place in self._blocks():
-            for line in lines:
-                if line.strip():
-                    begin = begin if paragraph else place
-                    paragraph.append(line)
-                elif paragraph:
-                    if (text := self._decode(b"".join(paragraph), begin)) is not None:
-                        yield text, begin
-                    paragraph = []
-                place += len(line)
-        if paragraph and (text := self._decode(b"".join(paragraph), begin)) is not None:
-            yield text, begin
-
-    def _rows(self) -> Iterator[tuple[str, int]]:
-        part, row = self._part, self._part.start
-        for texts in read_texts(part.input.path, part.start, part.stop, self._text_key):
-            self.bytes_read = part.bytes * (row + len(texts) - part.start) // (part.stop - part.start)
-            for text in texts:
-                if type(text) is str:
-                    yield text, row
-                elif text is None:
-                    self._refuse(row, b"", UnreadableError("null", f"'{self._text_key}' is null"))
-                else:
-                    self._decode(text, row)
-                row += 1
-
-    def _unusual_json(self, line: bytes, place: int) -> str | None:
-        """The text of a line that the short way did not give; None if it is malformed."""
+    def _json_text(self, line: bytes, place: int, find: Callable[[object], object]) -> str | None:
+        """The text in a line; None if the line is blank or malformed."""
+        try:
+            if type(text := find(orjson.loads(line))) is str:
+                return text
+        except (orjson.JSONDecodeError, KeyError, TypeError):
+            if line.isspace():
+                return None
         try:
             text, repaired = text_of_json(line, self._text_key)
         except UnreadableError as error:
             return self._refuse(place, line, error)
         self.repaired += repaired
         return text
+
+    def _line_documents(self) -> Iterator[Block]:
+        for lines, places in self._lines():
+            yield _without_none([self._decode(*each) for each in zip(lines, places, strict=True)], places)
+
+    def _paragraphs(self) -> Iterator[Block]:
+        paragraph: list[bytes] = []
+        begin = 0
+        for lines, places in self._lines():
+            texts: list[str | None] = []
+            begins: list[int] = []
+            for line, place in zip(lines, places, strict=True):
+                if line.strip():
+                    begin = begin if paragraph else place
+                    paragraph.append(line)
+                elif paragraph:
+                    texts.append(self._decode(b"".join(paragraph), begin))
+                    begins.append(begin)
+                    paragraph = []
+            yield _without_none(texts, begins)
+        if paragraph:
+            yield _without_none([self._decode(b"".join(paragraph), begin)], [begin])
+
+    def _rows(self) -> Iterator[Block]:
+        part, row = self._part, self._part.start
+        self.checksum = checksum_of_part(part)
+        for values in read_texts(part.input.path, part.start, part.stop, self._text_key):
+            self.bytes_read = part.bytes * (row + len(values) - part.start) // (part.stop - part.start)
+            rows = range(row, row + len(values))
+            yield _without_none([self._text_of_row(*each) for each in zip(values, rows, strict=True)], rows)
+            row = rows.stop
+
+    def _text_of_row(self, value: str | bytes | None, row: int) -> str | None:
+        """The text of a row; None if it is malformed."""
+        if type(value) is str:
+            return value
+        if value is None:
+            return self._refuse(row, b"", UnreadableError("null", f"'{self._text_key}' is null"))
+        return self._decode(value, row)
 
     def _decode(self, raw: bytes, place: int) -> str | None:
         """The text of raw lines; None if they are malformed."""
@@ -172,8 +184,9 @@ class DocumentReader:
         return f"{source.path}:{number}"
 
 
-def _read_lines(stream: BinaryIO, count: int) -> list[bytes]:
-    """The lines that begin in the next `count` bytes, with their ends."""
-    if count > 1:
-        return stream.readlines(count - 1)  # it goes on until it has more than the hint
-    return list(filter(None, [stream.readline()]))  # to readlines, 0 means all
+def _without_none(texts: list[str | None], places: Sequence[int]) -> Block:
+    """The texts that are there, and their places."""
+    if None not in texts:
+        return texts, places
+    there = [text is not None for text in texts]
+    return list(compress(texts, there)), list(compress(places, there))

@@ -15,10 +15,10 @@ from pathlib import Path
 import numpy as np
 
 from data_tools.documents import DocumentReader, Malformed
-from data_tools.inputs import InputFile, Range, cut, cut_at, whole
+from data_tools.inputs import Documents, InputFile, Range, cut, cut_at, whole
 from data_tools.units import batches, is_empty
-from megatron_glm.data.indexed import dtype_for
 from megatron_glm.data.manifest import Options
+from megatron_glm.data.pair_format import dtype_for
 from megatron_glm.errors import DataError
 from megatron_glm.files import temporary_name
 from megatron_glm.tokenizer.base import Tokenizer
@@ -27,8 +27,8 @@ _SPOTS, _SPOT_BYTES = 32, 1 << 18
 _DOCUMENT_BYTES, _SEQUENCE_BYTES = 16, 12  # of the .idx and the origins
 _HASH_BYTES = 32  # that the search for duplicates keeps meanwhile, for one document at most
 _SHARD_BYTES = 1024  # of headers and of the manifest
-# A plain corpus grows at most twelvefold (documents of one letter), and few compressed ones are denser than this.
-_LARGEST_GROWTH = 100
+# Documents of one letter grow most, and have at least the braces, quotes and key of JSON; few packed files are denser.
+_LARGEST_GROWTH_OF_JSON, _LARGEST_GROWTH_OF_TEXT, _LARGEST_GROWTH_OF_PACKED = 10, 32, 100
 
 
 @dataclass(frozen=True)
@@ -84,7 +84,13 @@ def estimate(inputs: Sequence[InputFile], tokenizer: Tokenizer, options: Options
 
 def may_fill_disk(inputs: Sequence[InputFile], output: Path) -> bool:
     """Whether the disk is so full that an estimate is worth its seconds."""
-    return available_bytes(output) < _LARGEST_GROWTH * sum(file.bytes for file in inputs)
+    return available_bytes(output) < sum(_largest_growth(file) * file.bytes for file in inputs)
+
+
+def _largest_growth(file: InputFile) -> int:
+    if file.decompress is not None or file.documents is Documents.ROWS:
+        return _LARGEST_GROWTH_OF_PACKED
+    return _LARGEST_GROWTH_OF_JSON if file.documents is Documents.JSON else _LARGEST_GROWTH_OF_TEXT
 
 
 def check_disk(expected: Estimate, output: Path) -> None:

@@ -9,14 +9,11 @@ from enum import Enum
 from io import BufferedReader
 from stat import S_ISREG
 from typing import BinaryIO, Literal
-from zlib import crc32
 
 from data_tools.columnar import chunks
 from data_tools.compressed import gzip_stream, zstd_stream
 from data_tools.input_paths import expand, refuse_repeated
 from megatron_glm.errors import DataError
-
-_COPY_BYTES = 1 << 20
 
 
 class Documents(Enum):
@@ -126,18 +123,6 @@ def cut_at(file: InputFile, position: int, part_bytes: int) -> Range | None:
         if start >= file.bytes:
             return None
         return Range(file, start, _next_boundary(stream, min(start + part_bytes, file.bytes), file.documents))
-
-
-def checksum_of_part(part: Range) -> int:
-    """CRC-32 of the bytes of the file that the part reads: tells a changed input, at the speed of memory."""
-    first, end = part.extent or (part.start, part.stop)
-    checksum, left = 0, end - first
-    with open(part.input.path, "rb") as stream:
-        stream.seek(first)
-        while left and (block := stream.read(min(left, _COPY_BYTES))):
-            checksum = crc32(block, checksum)
-            left -= len(block)
-    return checksum
 
 
 def _open_input(path: str, line_documents: bool) -> InputFile:

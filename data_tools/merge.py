@@ -21,8 +21,9 @@ from typing import BinaryIO
 import numpy as np
 
 from megatron_glm.command import run_command
-from megatron_glm.data.indexed import IndexedFile, bin_path, idx_path, index_header
+from megatron_glm.data.indexed import IndexedFile
 from megatron_glm.data.manifest import SPLITS
+from megatron_glm.data.pair_format import bin_path, idx_path, index_header
 from megatron_glm.data.prefixes import expand
 from megatron_glm.data.shards import ShardSet
 from megatron_glm.errors import ConfigError, DataError

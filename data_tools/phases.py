@@ -3,46 +3,33 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
-from concurrent.futures import Executor, Future
-from contextlib import contextmanager, suppress
-from dataclasses import dataclass, field
+from concurrent.futures import Executor
 from itertools import chain, islice
-from pathlib import Path
 from typing import Any
 
 from data_tools.dedupe import HashResult, find_duplicates, hash_job, hash_unit, num_buckets
-from data_tools.inputs import InputFile
+from data_tools.engine_proof import Comparison
 from data_tools.progress import ProgressDisplay
-from data_tools.tokenizing import UnitResult, run_unit
-from data_tools.units import STOP_FILE, Amount, Job, Unit, amount_so_far, hash_input, read_result
+from data_tools.tokenizing import UnitResult, prove_engine, run_unit
+from data_tools.units import STOP_FILE, Amount, Job, Unit, amount_so_far, read_result
 from data_tools.workers import run_all
 
 _LOOKED_AT = 1024  # units whose progress is asked for at a time, more than there are workers
 _Task = tuple[Any, ...]
-Hashing = dict[Future[str], _Task]
 
 
-@dataclass
-class Tokenized:
-    """What the workers have brought back: results, and the SHA-256 of each input by its path."""
+def prove_by_workers(
+    pool: Executor, tokenizer: str, tokenizer_hash: str, shares: Sequence[Sequence[str]]
+) -> list[Comparison]:
+    """Compare the fast tokenizer with its reference, each worker on a share of the texts: then it has loaded both.
 
-    results: dict[Unit, UnitResult] = field(default_factory=dict)
-    hashes: dict[str, str] = field(default_factory=dict)
-
-
-@contextmanager
-def hashed_inputs(pool: Executor, inputs: Sequence[InputFile], scratch: Path) -> Iterator[Hashing]:
-    """Let the workers hash the whole inputs, while there is nothing else to do for them yet."""
-    stop = scratch / STOP_FILE
-    stop.unlink(missing_ok=True)  # of an earlier start
-    try:
-        yield {pool.submit(hash_input, file.path, stop): (hash_input, file.path) for file in inputs}
-    except BaseException:
-        with suppress(FileNotFoundError):  # nothing was begun
-            stop.touch()
-        pool.shutdown(cancel_futures=True)
-        stop.unlink(missing_ok=True)
-        raise
+    Raises:
+        ResumableError: a worker died, or the tokenizer was changed.
+    """
+    tasks = [(prove_engine, tokenizer, tokenizer_hash, share) for share in shares]
+    # Each comes back as it was given, whichever is first; to compare the texts would cost more.
+    found = {id(task): comparison for task, comparison in run_all(pool, tasks, lambda: None, lambda: None)}
+    return [found[id(task)] for task in tasks]
 
 
 def find_all_duplicates(pool: Executor, units: Sequence[Unit], job: Job) -> None:
@@ -66,23 +53,20 @@ def find_all_duplicates(pool: Executor, units: Sequence[Unit], job: Job) -> None
 
 
 def tokenize_all(
-    pool: Executor, hashing: Hashing, units: Sequence[Unit], earlier: Mapping[Unit, UnitResult], job: Job
-) -> Tokenized:
-    """Tokenize the units, and verify the `earlier` ones; gathers the hashes of the inputs.
+    pool: Executor, units: Sequence[Unit], earlier: Mapping[Unit, UnitResult], job: Job
+) -> dict[Unit, UnitResult]:
+    """Tokenize the units, and verify the `earlier` ones.
 
     Raises:
         ResumableError: a worker died, or an input has changed.
         DataError: an input is wrong.
     """
-    done = Tokenized()
+    results: dict[Unit, UnitResult] = {}
     left = [unit for unit in units if unit not in earlier]  # verifying is too quick to be shown
     tasks = [(run_unit, unit, job) for unit in _largest_first(units)]
-    for (function, subject, *_), result in _run_phase("tokenizing", pool, tasks, left, done.results, job, hashing):
-        if function is run_unit:
-            done.results[subject] = result
-        else:
-            done.hashes[subject] = result
-    return done
+    for (_, unit, _), result in _run_phase("tokenizing", pool, tasks, left, results, job):
+        results[unit] = result
+    return results
 
 
 def _largest_first(units: Sequence[Unit]) -> list[Unit]:
@@ -97,7 +81,6 @@ def _run_phase(
     left: Sequence[Unit],
     results: Mapping[Unit, HashResult | UnitResult],
     job: Job,
-    submitted: Hashing | None = None,
 ) -> Iterator[tuple[_Task, Any]]:
     """Run tasks and show how far the units `left` are; `results` is what the caller has gathered of them."""
     order = _largest_first(left)
@@ -109,5 +92,5 @@ def _run_phase(
             begun = islice((unit for unit in order if unit not in results), _LOOKED_AT)
             display.update(sum(chain(amounts, (amount_so_far(unit, job) for unit in begun)), Amount()))
 
-        yield from run_all(pool, tasks, (job.directory / STOP_FILE).touch, show, submitted)
+        yield from run_all(pool, tasks, (job.directory / STOP_FILE).touch, show)
         show()

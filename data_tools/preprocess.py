@@ -17,6 +17,7 @@ import time
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -26,6 +27,7 @@ from megatron_glm.errors import DataError
 
 if TYPE_CHECKING:
     from data_tools.estimate import Estimate
+    from data_tools.fast_tokenizers import Compare
     from data_tools.inputs import InputFile
     from data_tools.tokenizing import UnitResult
     from data_tools.units import Amount, Job, Unit
@@ -101,14 +103,18 @@ def preprocess(request: Request) -> Outcome:
     from data_tools.inputs import open_inputs
     from data_tools.publish import check_output
     from data_tools.resume import is_kept, removed_units
+    from data_tools.workers import begin_workers, count_workers
     from megatron_glm.files import atomic_directory
+    from megatron_glm.tokenizer.fast import accelerated
     from megatron_glm.tokenizer.loading import load_tokenizer
 
     check_output(request.output)
     inputs = open_inputs(request.inputs, line_documents=request.line_documents)
+    begin_workers(count_workers(request.workers))
     tokenizer = load_tokenizer(request.tokenizer)
     if may_fill_disk(inputs, request.output):
-        check_disk(_estimate(request, inputs, tokenizer), request.output)
+        quick = accelerated(tokenizer) if request.fast else None  # an estimate needs no proof
+        check_disk(_estimate(request, inputs, quick or tokenizer), request.output)
     try:
         with atomic_directory(request.output, keeps=is_kept) as directory:
             written = _write(request, inputs, tokenizer, directory)
@@ -139,7 +145,7 @@ def dry_run(request: Request) -> Iterator[str]:
     from data_tools.inputs import open_inputs
     from data_tools.publish import check_output
     from data_tools.workers import count_workers
-    from megatron_glm.data.indexed import dtype_for
+    from megatron_glm.data.pair_format import dtype_for
     from megatron_glm.tokenizer.fast import accelerated
     from megatron_glm.tokenizer.loading import load_tokenizer
 
@@ -154,7 +160,14 @@ def dry_run(request: Request) -> Iterator[str]:
     check_disk(expected, request.output)
 
 
-def _proven_engine(request: Request, inputs: Sequence[InputFile], tokenizer: Tokenizer) -> str | None:
+def _proven_engine(
+    request: Request,
+    inputs: Sequence[InputFile],
+    tokenizer: Tokenizer,
+    *,
+    compare: Compare | None = None,
+    shares: int = 1,
+) -> str | None:
     """The package of the tokenizer's fast engine, if it has one that gives the same ids for documents of the inputs."""
     from data_tools.fast_tokenizers import choose, sample_texts
     from megatron_glm.tokenizer.fast import fast_library
@@ -162,7 +175,7 @@ def _proven_engine(request: Request, inputs: Sequence[InputFile], tokenizer: Tok
     # With sentences: no engine tells where in the text its tokens are.
     if not request.fast or request.sentences or fast_library(tokenizer) is None:
         return None
-    choice = choose(tokenizer, sample_texts(inputs, request.text_key))
+    choice = choose(tokenizer, sample_texts(inputs, request.text_key), compare=compare, shares=shares)
     if choice.note:
         print(f"warning: {choice.note}", file=sys.stderr)
     return choice.engine if choice.use else None
@@ -177,9 +190,9 @@ def _estimate(request: Request, inputs: Sequence[InputFile], tokenizer: Tokenize
 
 def _write(request: Request, inputs: Sequence[InputFile], tokenizer: Tokenizer, directory: Path) -> Outcome:
     """Fill the directory before it is published."""
-    from data_tools.phases import find_all_duplicates, hashed_inputs, tokenize_all
+    from data_tools.phases import find_all_duplicates, prove_by_workers, tokenize_all
     from data_tools.publish import describe_inputs, library_versions, take_back_shards
-    from data_tools.resume import open_units, record_run, refusals_keep_units, removed_units, units_directory
+    from data_tools.resume import open_units, record_run, refusals_keep_units, removed_units
     from data_tools.tokenizing import UnitResult
     from data_tools.units import Amount, plan_units, read_result
     from data_tools.workers import count_workers, worker_pool
@@ -187,12 +200,10 @@ def _write(request: Request, inputs: Sequence[InputFile], tokenizer: Tokenizer, 
     with refusals_keep_units(directory):
         units = plan_units(inputs, request.unit_bytes)
         workers = min(count_workers(request.workers), len(units))
-    with (
-        worker_pool(workers) as pool,
-        hashed_inputs(pool, inputs, units_directory(directory)) as hashing,
-    ):
+    with worker_pool(workers) as pool:
         with refusals_keep_units(directory):
-            engine = _proven_engine(request, inputs, tokenizer)
+            compare = partial(prove_by_workers, pool, request.tokenizer, tokenizer.content_hash)
+            engine = _proven_engine(request, inputs, tokenizer, compare=compare, shares=workers)
         versions = library_versions(*([engine] if engine else []), *(["nupunkt"] if request.sentences else []))
         run = record_run(inputs, units, tokenizer, request.options, versions)
         scratch = open_units(directory, request.output, run, restart=request.restart)
@@ -204,15 +215,15 @@ def _write(request: Request, inputs: Sequence[InputFile], tokenizer: Tokenizer, 
         take_back_shards(job, units, earlier, directory)
         if request.dedupe == "exact":
             find_all_duplicates(pool, units, job)
-        done = tokenize_all(pool, hashing, units, earlier, job)
-    records = describe_inputs(inputs, done.hashes, done.results)
+        results = tokenize_all(pool, units, earlier, job)
+    records = describe_inputs(inputs, units, results)
     _check_inputs(records)
-    manifest = _place(request, tokenizer, versions, records, job, units, done.results, directory)
+    manifest = _place(request, tokenizer, versions, records, job, units, results, directory)
     scratch.rename(removed_units(request.output))
-    new = (result.amount for unit, result in done.results.items() if unit not in earlier)
+    new = (result.amount for unit, result in results.items() if unit not in earlier)
     return Outcome(
         manifest,
-        text_bytes=sum(result.amount.text_bytes for result in done.results.values()),
+        text_bytes=sum(result.amount.text_bytes for result in results.values()),
         new=sum(new, Amount()),
     )
 

@@ -15,12 +15,12 @@ from data_tools.inputs import InputFile
 from data_tools.quarantine import join_quarantines
 from data_tools.tokenizing import UnitResult
 from data_tools.units import Job, Unit
-from megatron_glm.data.indexed import bin_path, dtype_for, idx_path
 from megatron_glm.data.manifest import (
     MANIFEST,
     QUARANTINE,
     SPLITS,
     Input,
+    InputPart,
     Manifest,
     Options,
     Probe,
@@ -30,10 +30,12 @@ from megatron_glm.data.manifest import (
     SplitName,
     Splits,
     TokenizerRecord,
+    save_manifest,
 )
+from megatron_glm.data.pair_format import bin_path, dtype_for, idx_path
 from megatron_glm.data.provenance import origins_path
 from megatron_glm.errors import DataError
-from megatron_glm.files import Files, atomic_file
+from megatron_glm.files import Files
 from megatron_glm.tokenizer.base import Tokenizer
 
 _PROBES = ("Hello, world!", "The quick brown fox jumps over 13 lazy dogs.", "naïve café\n[MASK] 你好。")
@@ -77,12 +79,12 @@ def take_back_shards(job: Job, units: Sequence[Unit], results: Mapping[Unit, Uni
 
 
 def describe_inputs(
-    inputs: Sequence[InputFile], hashes: Mapping[str, str], results: Mapping[Unit, UnitResult]
+    inputs: Sequence[InputFile], units: Sequence[Unit], results: Mapping[Unit, UnitResult]
 ) -> tuple[Input, ...]:
-    """What became of the documents of every input."""
+    """What was read of every input, and what became of its documents."""
     by_input: list[list[UnitResult]] = [[] for _ in inputs]
-    for unit, result in results.items():
-        by_input[unit.input].append(result)
+    for unit in units:
+        by_input[unit.input].append(results[unit])
     records = []
     for file, parts in zip(inputs, by_input, strict=True):
         dropped: Counter[str] = Counter()
@@ -95,7 +97,7 @@ def describe_inputs(
                 path=file.path,
                 unit=file.unit,
                 bytes=file.bytes,
-                sha256=hashes[file.path],
+                parts=tuple(InputPart(bytes=part.amount.input_bytes, xxh3_128=part.input_checksum) for part in parts),
                 documents_in=documents,
                 documents_out=documents - dropped.total(),
                 dropped=dict(sorted(dropped.items())),
@@ -139,8 +141,7 @@ def write_manifest(
         options=options,
         versions=versions,
     )
-    with atomic_file(directory / MANIFEST) as stream:
-        stream.write(manifest.model_dump_json(indent=1).encode("utf-8") + b"\n")
+    save_manifest(directory, manifest)
     return manifest
 
 

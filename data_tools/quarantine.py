@@ -26,10 +26,10 @@ class Rejects:
         directory: where `quarantine.jsonl` is written; None: they are only counted.
     """
 
-    def __init__(self, file: InputFile, directory: Path | None):
+    def __init__(self, file: InputFile, directory: Path | None, files: Files):
         self.counts: Counter[str] = Counter()
-        self._file, self._directory = file, directory
-        self._files, self._stream, self._digest, self._bytes = Files(), None, sha256(), 0
+        self._file, self._directory, self._files = file, directory, files
+        self._stream, self._digest, self._bytes = None, sha256(), 0
 
     def __call__(self, malformed: Malformed) -> None:
         self.counts[f"malformed: {malformed.reason}"] += 1

@@ -39,7 +39,7 @@ class InputRecord(Record):
 class RunRecord(Record):
     """All that decides the bytes of the output, but for the content of the inputs, which each unit records."""
 
-    format_version: Literal[2] = 2
+    format_version: Literal[3] = 3
     tokenizer: str
     options: Options
     versions: dict[str, str]

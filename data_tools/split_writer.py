@@ -7,10 +7,11 @@ from pathlib import Path
 
 import numpy as np
 
-from megatron_glm.data.indexed import IndexedWriter, bin_path, idx_path
+from megatron_glm.data.indexed_writer import IndexedWriter
 from megatron_glm.data.manifest import Shard
+from megatron_glm.data.pair_format import bin_path, idx_path
 from megatron_glm.data.provenance import origins_path
-from megatron_glm.files import Files, sha256_of
+from megatron_glm.files import Files
 
 
 class SplitWriter:
@@ -20,11 +21,12 @@ class SplitWriter:
 
     Args:
         input: which input of the run the documents come from.
+        files: flush what is written.
     """
 
-    def __init__(self, directory: Path, dtype: np.dtype, vocab_size: int, shard_tokens: int, input: int):
+    def __init__(self, directory: Path, dtype: np.dtype, vocab_size: int, shard_tokens: int, input: int, files: Files):
         self._directory, self._dtype, self._vocab_size = directory, dtype, vocab_size
-        self._shard_tokens, self._input = shard_tokens, input
+        self._shard_tokens, self._input, self._files = shard_tokens, input, files
         self._shard: _ShardWriter | None = None
         self._shards: list[Shard] = []
         self.num_tokens = 0
@@ -71,7 +73,8 @@ class SplitWriter:
             self._close_shard()
         if self._shard is None:
             prefix = self._directory / f"{len(self._shards):05d}"
-            self._shard = _ShardWriter(prefix, IndexedWriter(prefix, self._dtype, vocab_size=self._vocab_size))
+            pair = IndexedWriter(prefix, self._dtype, vocab_size=self._vocab_size, files=self._files)
+            self._shard = _ShardWriter(prefix, pair, self._files)
         return self._shard
 
     def _close_shard(self) -> None:
@@ -83,9 +86,8 @@ class SplitWriter:
 class _ShardWriter:
     """One shard: the pair and its origins."""
 
-    def __init__(self, prefix: Path, pair: IndexedWriter):
-        self._prefix, self._pair = prefix, pair
-        self._files, self._digest = Files(), sha256()
+    def __init__(self, prefix: Path, pair: IndexedWriter, files: Files):
+        self._prefix, self._pair, self._files, self._digest = prefix, pair, files, sha256()
         self._origins = self._files.open(origins_path(prefix))
 
     @property
@@ -110,7 +112,7 @@ class _ShardWriter:
             bin_bytes=bin_path(self._prefix).stat().st_size,
             idx_bytes=idx_path(self._prefix).stat().st_size,
             origins_bytes=origins_path(self._prefix).stat().st_size,
-            bin_sha256=sha256_of(bin_path(self._prefix)),
-            idx_sha256=sha256_of(idx_path(self._prefix)),
+            bin_sha256=self._pair.bin_sha256,
+            idx_sha256=self._pair.idx_sha256,
             origins_sha256=self._digest.hexdigest(),
         )

@@ -13,23 +13,24 @@ import time
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from functools import cache
-from hashlib import sha256
 from pathlib import Path
 from typing import TypeVar
 
+import numpy as np
 from pydantic import TypeAdapter, ValidationError
 
+from data_tools.background_sync import BackgroundSync
 from data_tools.documents import DocumentReader
-from data_tools.inputs import InputFile, Range, checksum_of_part, cut
+from data_tools.inputs import InputFile, Range, cut
+from data_tools.part_stream import checksum_of_part
 from data_tools.workers import ResumableError
 from megatron_glm.data.manifest import DedupePolicy, MalformedPolicy
 from megatron_glm.files import Files, atomic_file, sha256_of
 
 _LEAST_UNIT, _LARGEST_UNIT = 1 << 22, 1 << 28  # bytes
 _UNITS = 64  # fewer for a small corpus would leave processes idle; more are files to flush
-_BATCH_CHARACTERS, _BATCH_DOCUMENTS = 1 << 20, 4096
+_BATCH_CHARACTERS, _BATCH_DOCUMENTS = 1 << 19, 4096  # a block of JSON lines is a batch
 _REPORT_SECONDS = 0.5
-_COPY_BYTES = 1 << 20
 STOP_FILE = "stop"  # beside the units' directories: every unit ends when it appears
 _RESULT_FILE = "result.json"  # in the directory of a finished unit
 _PROGRESS_FILE = "progress"
@@ -111,29 +112,18 @@ def plan_units(inputs: Sequence[InputFile], unit_bytes: int | None = None) -> li
     return [Unit(number, part, file) for number, (file, part) in enumerate(parts)]
 
 
-def hash_input(path: str, stop: Path) -> str:
-    """SHA-256 of an input, in hexadecimal.
-
-    Raises:
-        StoppedError: the file `stop` has appeared, so the run has failed elsewhere.
-    """
-    digest = sha256()
-    with open(path, "rb") as stream:
-        while block := stream.read(_COPY_BYTES):
-            digest.update(block)
-            if stop.exists():
-                raise StoppedError
-    return digest.hexdigest()
-
-
 def do_unit(
-    unit: Unit, job: Job, kind: type[Result], work: Callable[[Path], Result], whole: Callable[[Result], bool]
+    unit: Unit,
+    job: Job,
+    kind: type[Result],
+    work: Callable[[Path, Files], Result],
+    whole: Callable[[Result], bool],
 ) -> Result:
     """Do the work of a unit in a directory of its own; one that is finished already is looked through and kept.
 
     Args:
         kind: of the result: it has `input_checksum`, of the part of the input that was read.
-        work: fills the directory it is given.
+        work: fills the directory it is given, through the files it is given.
         whole: whether all that a recorded result tells of is there, byte for byte.
 
     Raises:
@@ -150,14 +140,15 @@ def do_unit(
         return result
     directory = unit.work_directory(job)
     directory.mkdir()
-    result = work(directory)
-    with atomic_file(directory / _RESULT_FILE) as stream:
-        stream.write(_adapter(kind).dump_json(result))
+    with BackgroundSync() as files:
+        result = work(directory, files)
+        with atomic_file(directory / _RESULT_FILE, files) as stream:
+            files.write(stream, _adapter(kind).dump_json(result))
     (directory / _PROGRESS_FILE).unlink(missing_ok=True)
     if unit.directory(job).exists():  # its files are damaged
         shutil.rmtree(unit.directory(job))
+    # If the machine fails before the disk knows the name, the next start does the unit again.
     os.rename(directory, unit.directory(job))
-    Files().sync_directory(job.directory)
     return result
 
 
@@ -213,20 +204,25 @@ class Reporter:
         os.replace(temporary, self._path)
 
 
-def batches(documents: DocumentReader) -> Iterator[tuple[list[str], list[int]]]:
-    """The documents in batches of about a megabyte: texts, and the place of each."""
+def batches(documents: DocumentReader) -> Iterator[tuple[list[str], np.ndarray]]:
+    """The documents in batches of about a megabyte: texts, and the place of each, int64 [d]."""
     texts: list[str] = []
     places: list[int] = []
     size = 0
-    for text, place in documents:
-        texts.append(text)
-        places.append(place)
-        size += len(text)
+    for more, more_places in documents.blocks():
+        texts += more
+        places += more_places
+        size += sum(map(len, more))
         if size >= _BATCH_CHARACTERS or len(texts) >= _BATCH_DOCUMENTS:
-            yield texts, places
+            yield from _in_batches(texts, places)
             texts, places, size = [], [], 0
-    if texts:
-        yield texts, places
+    yield from _in_batches(texts, places)
+
+
+def _in_batches(texts: list[str], places: list[int]) -> Iterator[tuple[list[str], np.ndarray]]:
+    for first in range(0, len(texts), _BATCH_DOCUMENTS):
+        end = first + _BATCH_DOCUMENTS
+        yield texts[first:end], np.array(places[first:end], np.int64)
 
 
 def is_empty(text: str) -> bool:

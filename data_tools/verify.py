@@ -68,7 +68,8 @@ def check_tokenizer(manifest: Manifest, directory: str) -> None:
 
 
 def _check_shard(prefix: Path, shard: Shard, manifest: Manifest, *, full: bool) -> None:
-    from megatron_glm.data.indexed import IndexedFile, bin_path, idx_path
+    from megatron_glm.data.indexed import IndexedFile
+    from megatron_glm.data.pair_format import bin_path, idx_path
     from megatron_glm.data.provenance import ORIGIN_BYTES, origins_path
 
     for path, size in (

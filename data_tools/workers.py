@@ -7,9 +7,10 @@ import os
 import signal
 import threading
 import time
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator
 from concurrent.futures import BrokenExecutor, Executor, Future, ProcessPoolExecutor, ThreadPoolExecutor
 from contextlib import contextmanager, suppress
+from multiprocessing import forkserver
 from queue import Empty, SimpleQueue
 from types import FrameType
 from typing import Any
@@ -18,6 +19,8 @@ from data_tools.mpi import mpi_executor, num_mpi_workers
 from megatron_glm.errors import DataError
 
 _TICK_SECONDS = 0.5
+# For all workers of a machine; what is not installed is left out.
+_LOADED_ONCE = ["data_tools.tokenizing", "megatron_glm.tokenizer.huggingface", "gigatoken", "nanotoken"]
 
 
 class ResumableError(DataError):
@@ -59,6 +62,16 @@ def interrupted_by_termination() -> Iterator[None]:
         signal.signal(signal.SIGTERM, before)
 
 
+def begin_workers(workers: int) -> None:
+    """Load what worker processes need, while the caller looks at its inputs; `worker_pool` forks them from that.
+
+    They are not forked from the caller, whose threads would not survive it.
+    """
+    if workers > 1 and not num_mpi_workers():
+        multiprocessing.get_context("forkserver").set_forkserver_preload(_LOADED_ONCE)
+        forkserver.ensure_running()
+
+
 @contextmanager
 def worker_pool(workers: int) -> Iterator[Executor]:
     """Worker processes for the block; a single worker is a thread, which starts at once; under MPI all it lends."""
@@ -74,8 +87,8 @@ def _make_executor(workers: int) -> Executor:
         return mpi_executor()
     if workers == 1:
         return ThreadPoolExecutor(1)
-    # Spawn, because a tokenizer's threads do not survive a fork.
-    return ProcessPoolExecutor(workers, multiprocessing.get_context("spawn"), initializer=_start_worker)
+    begin_workers(workers)
+    return ProcessPoolExecutor(workers, multiprocessing.get_context("forkserver"), initializer=_start_worker)
 
 
 def run_all(
@@ -83,20 +96,18 @@ def run_all(
     tasks: Iterable[tuple[Any, ...]],
     stop: Callable[[], None],
     tick: Callable[[], None],
-    submitted: Mapping[Future[Any], tuple[Any, ...]] | None = None,
 ) -> Iterator[tuple[tuple[Any, ...], Any]]:
     """Run tasks `(function, *arguments)`; yields each with its result as it ends.
 
     Args:
         stop: makes running tasks end soon; called when one fails or the caller gives up.
         tick: called every half second, to show progress.
-        submitted: tasks that the executor has already, to be gathered with the others.
 
     Raises:
         ResumableError: a worker process died.
         Whatever a task raised first.
     """
-    pending = dict(submitted or {})
+    pending: dict[Future[Any], tuple[Any, ...]] = {}
     finished: SimpleQueue[Future[Any]] = SimpleQueue()  # to wait for all futures anew for each would be quadratic
     last_tick = time.monotonic()
     try:

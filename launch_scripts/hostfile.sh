@@ -5,11 +5,14 @@
 #   MASTER_PORT  a port that is free on that host; default: 29500
 #   NODE_RANK    this machine's line in the hostfile, from 0: start the script on every machine yourself.
 #                Unset: start it on one, and ssh and pdsh start the others (no password may be asked)
+#   RESTARTS     how often a run that fails is started again in a row without a newer checkpoint; default: 5
+#   PYTHONPATH   gets the repository in front
 set -euo pipefail
 
 config=${1:?usage: hostfile.sh CONFIG [section.key=value ...]}
 shift
-entry=$(dirname "$0")/../pretrain_glm.py
+repository=$(dirname "$0")/..
+export PYTHONPATH=$repository${PYTHONPATH:+:$PYTHONPATH}
 
 hostfile=${HOSTFILE:?set HOSTFILE to a file with a line "host slots=GPUS" for each machine}
 first_host=$(awk '!/^[[:space:]]*(#|$)/ { print $1; exit }' "$hostfile")
@@ -19,5 +22,6 @@ if [[ -n ${NODE_RANK:-} ]]; then
     by_hand=(--no_ssh --node_rank "$NODE_RANK")
 fi
 
-exec deepspeed --hostfile "$hostfile" --master_addr "${MASTER_ADDR:-$first_host}" \
-    --master_port "${MASTER_PORT:-29500}" "${by_hand[@]}" "$entry" --config "$config" "$@"
+exec python -m launch_scripts.supervise --restarts "${RESTARTS:-5}" -- \
+    deepspeed --hostfile "$hostfile" --master_addr "${MASTER_ADDR:-$first_host}" --master_port "${MASTER_PORT:-29500}" \
+    "${by_hand[@]}" "$repository/pretrain_glm.py" --config "$config" "$@"

@@ -16,6 +16,8 @@ from megatron_glm.command import run_command
 # name: module with add_arguments(parser) and run(args), one line for the help
 COMMANDS = {
     "show-sample": ("megatron_glm.data.show_sample", "print one training sample so that a person can read it"),
+    "inspect-checkpoint": ("megatron_glm.checkpoint.inspecting", "tell what a checkpoint is: when, how far, how good"),
+    "verify-checkpoint": ("megatron_glm.checkpoint.verifying", "read a checkpoint and see that it is what was saved"),
     "export": ("megatron_glm.release.export", "make a release from a checkpoint, and verify it"),
     "doctor": ("megatron_glm.doctor.command", "check whether this machine, or a job on it, is fit to train"),
     "generate": ("megatron_glm.generation.generate", "fill the blanks of a text with a released model"),
@@ -36,7 +38,7 @@ def _parser() -> argparse.ArgumentParser:
     lines = [f"  {name:<{width}}{summary}" for name, (_, summary) in COMMANDS.items()]
     parser = argparse.ArgumentParser(
         prog="glm",
-        description="GLM: look at training samples, check a machine, release a trained model, fill blanks with it.",
+        description="GLM: look at samples and checkpoints, check a machine, release a model, fill blanks with it.",
         epilog="\n".join(["commands:", *lines, "", "`glm COMMAND --help` explains one of them."]),
         formatter_class=argparse.RawDescriptionHelpFormatter,
     )

@@ -9,6 +9,7 @@ from collections.abc import Callable, Sequence
 from megatron_glm.errors import UserError
 
 EXIT_USER_ERROR = 2  # argparse uses the same code for a wrong flag
+EXIT_NO_PROGRESS = 3
 EXIT_INTERRUPTED = 130
 
 

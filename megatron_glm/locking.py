@@ -9,27 +9,45 @@ from __future__ import annotations
 import errno
 import fcntl
 import os
+import socket
 from collections.abc import Iterator
 from contextlib import contextmanager
+from datetime import UTC, datetime
 from pathlib import Path
+
+_LONGEST_HOLDER = 400  # characters that are shown of what the file says
 
 
 @contextmanager
 def exclusive(path: Path) -> Iterator[None]:
     """Hold a lock on the file `path`, which is made for it and removed when the block ends.
 
-    The file may be there already, left by a process that was killed: it then locks nothing.
+    The file may be there already, left by a process that was killed: it then locks nothing. It tells who holds it.
 
     Raises:
-        BlockingIOError: another process holds the lock.
+        BlockingIOError: another process holds the lock; names it.
         OSError: the file cannot be made, or the file system has no locks.
     """
     descriptor = _lock(path)
     try:
+        os.ftruncate(descriptor, 0)
+        os.write(descriptor, f"process {os.getpid()} on {socket.gethostname()} since {_now()}".encode())
         yield
     finally:
         path.unlink(missing_ok=True)  # before the lock is given back: no one else can hold this file yet
         os.close(descriptor)
+
+
+def holder_of(path: Path) -> str:
+    """Who says that they hold the lock on a file: 'process 17 on host1 since 2026-11-30T03:00:00+00:00'."""
+    try:
+        return path.read_text(encoding="utf-8", errors="replace")[:_LONGEST_HOLDER] or "unknown"
+    except OSError:  # it has just been given back
+        return "unknown"
+
+
+def _now() -> str:
+    return datetime.now(UTC).isoformat(timespec="seconds")
 
 
 def _lock(path: Path) -> int:
@@ -41,7 +59,8 @@ def _lock(path: Path) -> int:
                 return descriptor
         except BlockingIOError as error:
             os.close(descriptor)
-            raise BlockingIOError(errno.EAGAIN, "another process is writing here", str(path)) from error
+            reason = f"another process is writing here: {holder_of(path)}"
+            raise BlockingIOError(errno.EAGAIN, reason, str(path)) from error
         except BaseException:
             os.close(descriptor)
             raise

@@ -6,7 +6,10 @@ from pathlib import Path
 import pytest
 from hypothesis import settings
 
-from tests.slicing import slice_of
+from tests.slicing import SlicePlugin
+
+# Before anything imports triton, which reads it then. Tests on a GPU set it to 0.
+os.environ.setdefault("TRITON_INTERPRET", "1")
 
 # A busy machine is no failure: how long an example may take is not what the tests are about.
 settings.register_profile("no deadline", deadline=None)
@@ -31,15 +34,12 @@ def shared():
 
 def pytest_addoption(parser):
     parser.addoption("--slice", metavar="HASH", help="of the slow tests one slice only: which one, this hash tells")
+    parser.addoption("--slice-minutes", type=float, help="start no test of the slice after so many")
 
 
-@pytest.hookimpl(trylast=True)  # -m and -k have made their choice
-def pytest_collection_modifyitems(config, items):
+def pytest_configure(config):
     if commit := config.getoption("slice"):
-        slow = [item for item in items if item.get_closest_marker("slow")]
-        left_out = set(slow) - set(slice_of(slow, commit))
-        config.hook.pytest_deselected(items=list(left_out))
-        items[:] = [item for item in items if item not in left_out]
+        config.pluginmanager.register(SlicePlugin(commit, config.getoption("slice_minutes")))
 
 
 def pytest_terminal_summary(terminalreporter):

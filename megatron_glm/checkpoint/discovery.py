@@ -6,6 +6,7 @@ what the names and manifests say; so there is none.
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -15,6 +16,7 @@ from megatron_glm.errors import CheckpointError
 from megatron_glm.files import TEMPORARY_SUFFIX
 
 _REPLACED_SUFFIX = ".replaced"
+_DELETED_SUFFIX = ".deleted"
 
 
 @dataclass(frozen=True)
@@ -56,6 +58,11 @@ def find_checkpoint(directory: Path) -> Path | None:
     return scan_checkpoints(directory).newest
 
 
+def published(directory: Path) -> dict[int, Path]:
+    """The directories that have the name of a checkpoint, whole or not, by step."""
+    return _by_step(directory, step_of)
+
+
 def replaced_name(path: Path) -> Path:
     """Where a checkpoint is kept while a new one of the same step takes its place."""
     return path.with_name(f".{path.name}{_REPLACED_SUFFIX}")
@@ -64,6 +71,16 @@ def replaced_name(path: Path) -> Path:
 def step_of_replaced(name: str) -> int | None:
     """The step of a name made by `replaced_name`; None for any other name."""
     return _step_of_hidden(name, _REPLACED_SUFFIX)
+
+
+def deleted_name(path: Path) -> Path:
+    """What a checkpoint is called while it is deleted."""
+    return path.with_name(f".{path.name}{_DELETED_SUFFIX}")
+
+
+def step_of_deleted(name: str) -> int | None:
+    """The step of a name made by `deleted_name`; None for any other name."""
+    return _step_of_hidden(name, _DELETED_SUFFIX)
 
 
 def step_of_temporary(name: str) -> int | None:
@@ -79,8 +96,11 @@ def _step_of_hidden(name: str, suffix: str) -> int | None:
 
 def _candidates(directory: Path) -> dict[int, Path]:
     """Directories by step; one that was moved aside counts only while nothing has taken its place."""
+    return _by_step(directory, step_of_replaced) | published(directory)
+
+
+def _by_step(directory: Path, step_of_name: Callable[[str], int | None]) -> dict[int, Path]:
     if not directory.is_dir():
         return {}
     paths = [path for path in directory.iterdir() if path.is_dir()]
-    found = {step: path for path in paths if (step := step_of_replaced(path.name)) is not None}
-    return found | {step: path for path in paths if (step := step_of(path.name)) is not None}
+    return {step: path for path in paths if (step := step_of_name(path.name)) is not None}

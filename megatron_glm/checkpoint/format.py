@@ -3,6 +3,7 @@
     step_00001000/
       manifest.json                     every other file with its size and SHA-256; run, step
       parameters.json                   name → shape and where each flat range of each kind lies
+      fingerprints.json                 a hash of each kind of each parameter, the same under every layout
       state.json                        whatever the trainer needs besides tensors
       rank_00003_000.safetensors …      the fragments that rank 3 wrote
       tokenizer/…                       attachments
@@ -27,6 +28,7 @@ FORMAT_VERSION = 2
 MANIFEST = "manifest.json"
 PARAMETERS = "parameters.json"
 STATE = "state.json"
+FINGERPRINTS = "fingerprints.json"
 
 Kind = Literal["weight", "exp_avg", "exp_avg_sq"]
 KINDS: tuple[Kind, ...] = get_args(Kind)
@@ -74,7 +76,7 @@ def part_name(rank: int, part: int) -> str:
 
 def is_attachment(name: str) -> bool:
     """Whether a file of a checkpoint is none of the format's own."""
-    return name not in (MANIFEST, PARAMETERS, STATE) and not _PART_NAME.fullmatch(name)
+    return name not in (MANIFEST, PARAMETERS, FINGERPRINTS, STATE) and not _PART_NAME.fullmatch(name)
 
 
 def check_file_name(name: str) -> None:

@@ -58,6 +58,11 @@ _NUMPY_TYPES = [
 ]
 
 
+def is_original(path: Path) -> bool:
+    """Whether a path is a file, as only the original's checkpoints are, or a directory of the original's files."""
+    return path.is_file() or (path.is_dir() and any(_RANK_FILE.fullmatch(entry.name) for entry in path.iterdir()))
+
+
 def read_original(path: Path) -> dict[str, Tensor]:
     """The whole weights of an original checkpoint, as stored (fp16 or fp32), by name.
 

@@ -11,6 +11,7 @@ from pathlib import Path
 import torch
 from safetensors.torch import save as serialise
 
+from megatron_glm.checkpoint.fingerprint import added_up, fingerprints
 from megatron_glm.checkpoint.format import Fragment, part_name
 from megatron_glm.checkpoint.index import Piece
 from megatron_glm.checkpoint.manifest import FileRecord
@@ -20,13 +21,15 @@ from megatron_glm.files import Files
 
 def write_parts(
     directory: Path, rank: int, fragments: Iterable[Fragment], part_bytes: int, files: Files
-) -> tuple[dict[str, FileRecord], list[Piece]]:
+) -> tuple[dict[str, FileRecord], list[Piece], dict[str, int]]:
     """Write a rank's fragments into files of about `part_bytes` (more only if one fragment is larger).
 
-    Needs memory for two parts beside the fragments. Returns the files, and where each fragment lies.
+    Needs memory for two parts beside the fragments. Returns the files, where each fragment lies, and what the
+    fragments add to the fingerprints of the parameters.
     """
     records: dict[str, FileRecord] = {}
     pieces: list[Piece] = []
+    sums = []
     for number, part in enumerate(_batches(fragments, part_bytes)):
         file = part_name(rank, number)
         tensors = {}
@@ -37,8 +40,9 @@ def write_parts(
             pieces.append(
                 Piece(fragment.name, fragment.kind, length=fragment.values.numel(), file=file, key=key, **place)
             )
+        sums.append(fingerprints(part))
         records[file] = write_file(directory / file, serialise(tensors), files)
-    return records, pieces
+    return records, pieces, added_up(sums)
 
 
 def write_file(path: Path, data: bytes, files: Files) -> FileRecord:

@@ -6,6 +6,7 @@ import hashlib
 import json
 import logging
 import math
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -13,7 +14,17 @@ import torch
 from safetensors import SafetensorError, safe_open
 from torch import Tensor
 
-from megatron_glm.checkpoint.format import KINDS, PARAMETERS, STATE, Kind, is_attachment
+from megatron_glm.checkpoint.fingerprint import FINGERPRINT_MODULUS, fingerprint, fingerprint_key
+from megatron_glm.checkpoint.fingerprint_file import fingerprints_from_json
+from megatron_glm.checkpoint.format import (
+    FINGERPRINTS,
+    KINDS,
+    PARAMETERS,
+    STATE,
+    Fragment,
+    Kind,
+    is_attachment,
+)
 from megatron_glm.checkpoint.index import Index, Piece
 from megatron_glm.checkpoint.manifest import verify_checkpoint
 from megatron_glm.errors import CheckpointError
@@ -104,6 +115,19 @@ class CheckpointReader:
         """SHA-256 of the little-endian fp32 bytes of each `name/kind`: equal under every layout."""
         return {f"{name}/{kind}": self._hash(name, kind) for name in sorted(self.shapes) for kind in KINDS}
 
+    def fingerprints(self) -> dict[str, int]:
+        """Of each `name/kind`, as they were when it was saved; computed anew where an older version stored none."""
+        if FINGERPRINTS not in self._manifest.files:
+            return self.computed_fingerprints()
+        return fingerprints_from_json(self._bytes(FINGERPRINTS), self.shapes, str(self.path / FINGERPRINTS))
+
+    def computed_fingerprints(self) -> dict[str, int]:
+        """Of each `name/kind`, from the values that are read."""
+        names = [(name, kind) for name in sorted(self.shapes) for kind in KINDS]
+        return {
+            fingerprint_key(*place): sum(map(fingerprint, self._parts(*place))) % FINGERPRINT_MODULUS for place in names
+        }
+
     def attachments(self) -> dict[str, bytes]:
         """The further files that were saved, by relative path."""
         return {name: self._bytes(name) for name in self._manifest.files if is_attachment(name)}
@@ -128,10 +152,16 @@ class CheckpointReader:
         return (self.path / name).read_bytes()
 
     def _hash(self, name: str, kind: Kind) -> str:
-        digest, size = hashlib.sha256(), self._size(name)
-        for start in range(0, size, _HASHED_ELEMENTS):
-            digest.update(memoryview(self.read(name, kind, start, min(start + _HASHED_ELEMENTS, size)).numpy()))
+        digest = hashlib.sha256()
+        for part in self._parts(name, kind):
+            digest.update(memoryview(part.values.numpy()))
         return digest.hexdigest()
+
+    def _parts(self, name: str, kind: Kind) -> Iterator[Fragment]:
+        """A whole parameter, a bounded part of it at a time."""
+        size = self._size(name)
+        for start in range(0, size, _HASHED_ELEMENTS):
+            yield Fragment(name, kind, start, self.read(name, kind, start, min(start + _HASHED_ELEMENTS, size)))
 
     def _read_piece(self, piece: Piece, begin: int, end: int) -> Tensor:
         where = self.path / piece.file

@@ -12,14 +12,17 @@ from __future__ import annotations
 
 import json
 import logging
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Iterable, Mapping
 from contextlib import suppress
 from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
-from megatron_glm.checkpoint.discovery import replaced_name, step_of_replaced, step_of_temporary
+from megatron_glm.checkpoint.discovery import replaced_name, step_of_deleted, step_of_replaced, step_of_temporary
+from megatron_glm.checkpoint.fingerprint import added_up
+from megatron_glm.checkpoint.fingerprint_file import fingerprints_to_json
 from megatron_glm.checkpoint.format import (
+    FINGERPRINTS,
     MANIFEST,
     PARAMETERS,
     STATE,
@@ -31,7 +34,8 @@ from megatron_glm.checkpoint.format import (
 from megatron_glm.checkpoint.index import Index, Piece
 from megatron_glm.checkpoint.manifest import FileRecord, Manifest
 from megatron_glm.checkpoint.parts import write_file, write_parts
-from megatron_glm.errors import CheckpointError, UserError
+from megatron_glm.checkpoint.together import together
+from megatron_glm.errors import CheckpointError
 from megatron_glm.files import Files, temporary_name
 from megatron_glm.parallel.ranks import Ranks
 
@@ -70,7 +74,7 @@ def save_checkpoint(
     """
     files = files or Files()
     target = step_directory(directory, step)
-    temporary = temporary_name(target)
+    temporary, failed = temporary_name(target), f"{target}: not saved"
 
     def prepare() -> None:
         for name in attachments or {}:
@@ -84,16 +88,22 @@ def save_checkpoint(
         files.make_directory(temporary)
 
     def write() -> dict[str, Any]:
-        records, pieces = write_parts(temporary, ranks.rank, fragments, part_bytes, files)
+        records, pieces, sums = write_parts(temporary, ranks.rank, fragments, part_bytes, files)
         return {
             "files": {name: asdict(record) for name, record in records.items()},
             "pieces": [asdict(piece) for piece in pieces],
+            "fingerprints": sums,
         }
 
     def publish(written: list[dict[str, Any]]) -> None:
         records = {name: FileRecord(**record) for part in written for name, record in part["files"].items()}
         index = Index(shapes, (Piece(**piece) for part in written for piece in part["pieces"]))
-        contents = {**(attachments or {}), PARAMETERS: index.to_json(), STATE: _state_json(state)}
+        contents = {
+            **(attachments or {}),
+            PARAMETERS: index.to_json(),
+            FINGERPRINTS: fingerprints_to_json(added_up(part["fingerprints"] for part in written), shapes),
+            STATE: _state_json(state),
+        }
         _write_contents(temporary, contents, records, files)
         manifest = Manifest(run_id, step, records)
         # A rank of another machine may have written to a disk of its own.
@@ -104,9 +114,9 @@ def save_checkpoint(
 
     leads = ranks.rank == 0
     try:
-        _together(ranks, target, prepare if leads else lambda: None)
-        written = _together(ranks, target, write)
-        _together(ranks, target, (lambda: publish(written)) if leads else lambda: None)
+        together(ranks, failed, prepare if leads else lambda: None)
+        written = together(ranks, failed, write)
+        together(ranks, failed, (lambda: publish(written)) if leads else lambda: None)
     except BaseException as error:
         if leads:
             with suppress(OSError):  # the first failure is the one to report; the next save tidies again
@@ -115,28 +125,6 @@ def save_checkpoint(
             ranks.barrier()
         raise
     return target
-
-
-def _together(ranks: Ranks, target: Path, work: Callable[[], Any]) -> list[Any]:
-    """Do this rank's work, tell the others how it went, and go on only if all went well."""
-    value, failure = None, None
-    try:
-        value = work()
-    except Exception as error:  # the others wait for a word from this rank, whatever went wrong
-        failure = error
-    reports = ranks.gather({"value": value, "error": failure and _reason(failure)})
-    errors = [f"rank {rank}: {report['error']}" for rank, report in enumerate(reports) if report["error"] is not None]
-    if errors:
-        raise CheckpointError(f"{target}: not saved: {'; '.join(errors)}") from failure
-    return [report["value"] for report in reports]
-
-
-def _reason(error: Exception) -> str:
-    if isinstance(error, UserError):
-        return str(error)
-    if isinstance(error, OSError) and error.strerror:
-        return f"{error.filename}: {error.strerror}" if error.filename else error.strerror
-    return f"{type(error).__name__}: {error}"
 
 
 def _state_json(state: Mapping[str, Any]) -> bytes:
@@ -179,6 +167,8 @@ def _tidy(directory: Path, files: Files) -> None:
     for path in sorted(directory.iterdir()):
         if step_of_temporary(path.name) is not None:
             _log.warning("%s: left by an interrupted save, removed", path)
+            files.remove_tree(path)
+        elif step_of_deleted(path.name) is not None:
             files.remove_tree(path)
         elif (step := step_of_replaced(path.name)) is not None:
             target = step_directory(directory, step)

@@ -1,20 +1,26 @@
-"""Which parallelisms go together, known before any process has met another."""
+"""Which settings go together, known before any process has met another."""
 
 from __future__ import annotations
 
+from megatron_glm.config.deepspeed_section import check_deepspeed_section
 from megatron_glm.config.schema import Config
 from megatron_glm.errors import ConfigError
 
 
 def check_combinations(config: Config) -> None:
-    """See that a pipeline and an offloaded optimizer go with the rest of the configuration.
+    """See that precision, parallelisms, offloading and DeepSpeed's own section go together.
 
     Raises:
-        ConfigError: one does not; with the nearest that does.
+        ConfigError: one does not go with the rest; with the nearest that does.
     """
+    check_deepspeed_section(config.deepspeed)
+    _check_precision(config)
+    _check_heads(config)
+    _check_attention(config)
     if config.parallel.offload_optimizer != "none":
         _check_offload(config)
     stages, layers = config.parallel.pipeline, config.model.num_layers
+    _check_stage_layers(config.parallel.stage_layers, stages, layers)
     if stages == 1:
         return
     if stages > layers:
@@ -29,16 +35,51 @@ def check_combinations(config: Config) -> None:
         )
 
 
+def _check_precision(config: Config) -> None:
+    if (precision := config.train.precision) != "fp32" and config.parallel.zero_stage == 0:
+        raise ConfigError(
+            f"parallel.zero_stage: 0 with train.precision {precision} would sum gradients in {precision} without an"
+            " fp32 master copy; use parallel.zero_stage=1"
+        )
+
+
+def _check_heads(config: Config) -> None:
+    tensor, heads = config.parallel.tensor, config.model.num_attention_heads
+    if heads % tensor:
+        fits = [size for size in range(1, heads + 1) if heads % size == 0]
+        raise ConfigError(
+            f"parallel.tensor: {tensor} does not divide model.num_attention_heads {heads}; allowed: {fits}"
+        )
+
+
+def _check_attention(config: Config) -> None:
+    backend, model = config.train.attention_backend, config.model
+    if backend in ("flash-varlen", "flex", "sdpa") and model.attention_dropout:
+        raise ConfigError(
+            f"train.attention_backend: {backend} has no keyed dropout, and model.attention_dropout is"
+            f" {model.attention_dropout}; use auto, triton, segments or reference, or model.attention_dropout=0"
+        )
+    features = model.hidden_size // model.num_attention_heads
+    if backend == "triton" and features > 128:
+        raise ConfigError(
+            f"train.attention_backend: triton has heads of up to 128 features, and"
+            f" model.hidden_size / model.num_attention_heads is {features}; use auto"
+        )
+
+
+def _check_stage_layers(wanted: tuple[int, ...] | None, stages: int, layers: int) -> None:
+    if wanted and (len(wanted) != stages or sum(wanted) != layers):
+        raise ConfigError(
+            f"parallel.stage_layers: {list(wanted)} are {sum(wanted)} layers in {len(wanted)} stages, but"
+            f" model.num_layers is {layers} and parallel.pipeline {stages}; give one number for each stage"
+        )
+
+
 def _check_offload(config: Config) -> None:
     stage, stages, setting = config.parallel.zero_stage, config.parallel.pipeline, "parallel.offload_optimizer: cpu"
     if stage == 0:
         raise ConfigError(f"{setting} needs an optimizer that is partitioned; use parallel.zero_stage=1")
     if stages > 1:
         raise ConfigError(f"{setting} with parallel.pipeline {stages}; allowed with parallel.pipeline=1 alone")
-    if config.train.precision == "bf16" and stage == 1:
-        raise ConfigError(
-            f"{setting} with train.precision bf16 at parallel.zero_stage 1 would sum gradients in bf16;"
-            " use parallel.zero_stage=2, which does so in any case, or none"
-        )
     if (fused := config.optimizer.fused) != "torch":
         raise ConfigError(f"{setting} with optimizer.fused {fused}: apex updates on a GPU; use optimizer.fused=torch")

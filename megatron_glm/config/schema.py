@@ -12,6 +12,7 @@ from pydantic import BaseModel, ConfigDict, Field, model_validator
 Probability = Annotated[float, Field(ge=0.0, le=1.0)]
 Positive = Annotated[int, Field(ge=1)]
 Recompute = Literal["none", "selective", "full"]
+AttentionBackend = Literal["auto", "triton", "segments", "flash-varlen", "flex", "sdpa", "reference"]
 
 
 class Section(BaseModel):
@@ -97,6 +98,18 @@ class Data(Section):
         2, description="steps prepared ahead; 0: none without workers"
     )
     workers: Annotated[int, Field(ge=0)] = Field(0, description="processes that prepare steps; 0: a thread does")
+    skip_samples: tuple[tuple[int, int], ...] = Field(
+        (), description="ranges [first, end) of global samples that are left out"
+    )
+
+    @model_validator(mode="after")
+    def _skips_ranges(self) -> Self:
+        for number, (first, end) in enumerate(self.skip_samples):
+            if not 0 <= first < end <= 2**62:
+                raise ValueError(
+                    f"skip_samples[{number}]: [{first}, {end}] is no range; give [first, end] with 0 ≤ first < end"
+                )
+        return self
 
 
 class Objective(Section):
@@ -150,6 +163,9 @@ class Schedule(Section):
     warmup_steps: Annotated[int, Field(ge=0)] = 0
     decay_steps: Positive | None = Field(None, description="step at which the floor is reached; default: train.steps")
     floor: Probability = Field(0.1, description="lowest learning rate after warm-up, as a share of the peak")
+    rewarmup_steps: Annotated[int, Field(ge=0)] = Field(
+        0, description="steps after a load in which the rate rises again from 0 to the schedule's"
+    )
 
     @model_validator(mode="after")
     def _decays_after_warming_up(self) -> Self:
@@ -161,6 +177,13 @@ class Schedule(Section):
         return self
 
 
+class Overrides(Section):
+    """What `overrides.yaml` in the output of a run may change while it runs."""
+
+    learning_rate: Annotated[float, Field(gt=0)] | None = Field(None, description="for optimizer.learning_rate")
+    floor: Probability | None = Field(None, description="for schedule.floor")
+
+
 class LossScale(Section):
     """Dynamic loss scaling of fp16: halved at an overflow, doubled after a window without one."""
 
@@ -168,6 +191,23 @@ class LossScale(Section):
     window: Positive = Field(1000, description="steps without an overflow after which it doubles")
     floor: Positive = Field(1, description="it never falls below")
     patience: Positive = Field(10, description="overflows in a row at the floor after which the run stops")
+
+
+class Spikes(Section):
+    """What is done about a loss far above those of the steps before."""
+
+    policy: Literal["off", "warn", "skip", "rewind"] = Field(
+        "warn", description="skip: no update; rewind: back to the last checkpoint, without the samples before it"
+    )
+    factor: Annotated[float, Field(gt=0)] = Field(
+        10.0, description="typical deviations above the expected loss from which on it is a spike"
+    )
+    window: Annotated[int, Field(ge=4)] = Field(128, description="steps from which is known what to expect")
+    patience: Positive = Field(10, description="spikes in a row after which skip and rewind stop the run")
+    rewinds: Positive = Field(3, description="of a run, at most")
+    rewind_steps: Positive = Field(
+        100, description="steps whose samples a rewind leaves out, the last of them the spike, as far as since the save"
+    )
 
 
 class BatchRamp(Section):
@@ -202,7 +242,15 @@ class Train(Section):
         0.0, description="share of a target's distribution that is uniform over the tokenizer's ids; training only"
     )
     recompute: Recompute = Field("none", description="activation checkpointing: of nothing, attention, whole layers")
+    attention_backend: AttentionBackend = Field("auto", description="what computes attention; auto: by device")
+    fused_norm: Literal["torch", "apex", "auto"] = Field(
+        "torch", description="whose kernel computes the norms; auto: apex where it is"
+    )
     loss_scale: LossScale = LossScale()
+    nonfinite_patience: Positive = Field(
+        3, description="steps in a row without a finite loss and gradient after which the run stops"
+    )
+    spikes: Spikes = Spikes()
     batch_ramp: BatchRamp = BatchRamp()
     embedding_gradient: EmbeddingGradient = EmbeddingGradient()
     log_interval: Positive = Field(10, description="steps")
@@ -212,6 +260,16 @@ class Train(Section):
     )
     eval_samples: Positive = Field(256, description="held-out windows of an evaluation, once per objective")
     threads: Positive | None = Field(None, description="CPU threads of a process; default: torch's choice")
+    exit_after_minutes: Annotated[float, Field(gt=0)] | None = Field(
+        None, description="since this start, after which the run saves and stops"
+    )
+    exit_after_steps: Positive | None = Field(None, description="steps of this start, after which it saves and stops")
+    watchdog_seconds: Annotated[float, Field(gt=0)] | None = Field(
+        1800.0, description="without progress, after which every rank writes its stacks and ends"
+    )
+    straggler_factor: Annotated[float, Field(gt=1)] = Field(
+        1.5, description="of the median rank's time outside collectives, from which a rank is reported"
+    )
 
     @model_validator(mode="after")
     def _ramp_ends_at_the_batch(self) -> Self:
@@ -238,6 +296,12 @@ class Parallel(Section):
         "none", description="where fp32 weights and moments are kept and updated; none: where the model is"
     )
     pipeline: Positive = Field(1, description="stages of consecutive layers through which a micro-batch passes")
+    stage_costs: Literal["measured", "counted"] = Field(
+        "measured", description="of layers, by which they are divided over the stages"
+    )
+    stage_layers: Annotated[tuple[Positive, ...], Field(min_length=1)] | None = Field(
+        None, description="layers of each stage, instead of a division by cost"
+    )
 
     @model_validator(mode="after")
     def _sequence_needs_tensor(self) -> Self:
@@ -247,10 +311,30 @@ class Parallel(Section):
 
 
 class Checkpoint(Section):
-    """When to save and where to start from."""
+    """When to save, what to keep and where to start from."""
 
     save_interval: Positive | None = Field(None, description="steps; default: only at the end")
+    background: bool = Field(True, description="written while training goes on, from a copy in the host's memory")
+    keep_last: Annotated[int, Field(ge=2)] | None = Field(
+        None, description="newest checkpoints of the run that are kept; default: all"
+    )
+    keep_every: Positive | None = Field(
+        None, description="beside them, those are kept whose step is a multiple of this"
+    )
     resume: str = Field("auto", description="auto, must, never, or the path of a checkpoint")
+    strict: bool = Field(False, description="a damaged checkpoint is an error; false: the one before is taken")
+    allow_changes: tuple[str, ...] = Field(
+        (), description="settings or sections that may differ from those of the checkpoint that is continued"
+    )
+    init_from: str | None = Field(
+        None, description="checkpoint, or file of the original GLM, whose weights a new run starts with"
+    )
+
+    @model_validator(mode="after")
+    def _keeps_every_beside_the_last(self) -> Self:
+        if self.keep_every and not self.keep_last:
+            raise ValueError("keep_every goes with keep_last; without that, all checkpoints are kept")
+        return self
 
 
 class Config(Section):

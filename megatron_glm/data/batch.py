@@ -62,7 +62,8 @@ class Batch:
             block_position_ids=torch.from_numpy(row.block_position_ids),
             visibility=Visibility(*map(torch.from_numpy, bounds), segments=tuple(map(tuple, row.segments.tolist()))),
             row_keys=RowKeys(
-                torch.from_numpy(row.sample), torch.from_numpy(row.token), tuple(map(tuple, row.spans.tolist()))
+                *map(torch.from_numpy, (row.sample, row.token, row.token_key)),
+                spans=tuple(map(tuple, row.spans.tolist())),
             ),
             target_index=torch.from_numpy(row.target_index),
             target_ids=torch.from_numpy(row.target_ids),

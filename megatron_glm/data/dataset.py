@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Self
 
 import numpy as np
@@ -86,7 +87,7 @@ class SampleDataset:
         """Which phase holds at a sample: 0 before the first of `data.phases`."""
         return int(self._order.phase(np.array([index]))[0])
 
-    def probabilities(self, samples: range) -> tuple[float, ...]:
+    def probabilities(self, samples: Sequence[int] | np.ndarray) -> tuple[float, ...]:
         """How likely each objective is, single-span samples included: the mean over these samples."""
         counts = np.bincount(self._order.phase(np.asarray(samples)), minlength=len(self._mixtures))
         shares = (counts / len(samples)).tolist()
@@ -95,9 +96,18 @@ class SampleDataset:
 
     def trace(self, index: int, objective: Objective | None = None) -> tuple[Origin, Sample]:
         """A sample and its window; with an objective as an evaluation would make it, else as it is trained."""
-        origin = Origin(*(int(place[0]) for place in self._order.locate(np.array([index]))))
+        origin = self._origin(index)
         window = self._streams[origin.source].pieces(origin.start, origin.stop)
         return origin, self._mixtures[self.phase(index)].sample(index, window, objective)
+
+    def documents(self, index: int) -> tuple[Origin, range]:
+        """The window of a sample, and the documents of its source that have pieces in it."""
+        origin = self._origin(index)
+        return origin, self._streams[origin.source].documents(origin.start, origin.stop)
+
+    def stored_at(self, source: int, document: int) -> tuple[Path, int]:
+        """The pair that holds a document of a source, without extension, and its number there."""
+        return self._streams[source].stored_at(document)
 
     def samples(self, indices: Sequence[int] | np.ndarray) -> list[Sample]:
         """Several samples at once: the same ones, located, drawn and laid out together."""
@@ -111,6 +121,9 @@ class SampleDataset:
             chosen = self._mixtures[number].samples(indices[places], [windows[place] for place in places])
             made.update(zip(places.tolist(), chosen, strict=True))
         return [made[place] for place in range(len(indices))]
+
+    def _origin(self, index: int) -> Origin:
+        return Origin(*(int(place[0]) for place in self._order.locate(np.array([index]))))
 
 
 class HeldOutDataset:

@@ -10,6 +10,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
+from glm_kernels.hashing import token_keys
 from megatron_glm.objective.sample import Objective, Sample
 
 
@@ -20,7 +21,7 @@ class FlatRow:
     Attributes:
         input_ids, position_ids, block_position_ids: int64 [T].
         key_start, key_end, query_start, query_end: int32 [T], who sees whom: `Visibility`.
-        sample, token: int64 [T] and int32 [T], the keys of dropout: `RowKeys`.
+        sample, token, token_key: int64, int32 and int64 [T], the keys of dropout: `RowKeys`.
         target_index, target_ids, target_objective: int64 [N].
         segments: int64 [S, 3]: start, length of part A, end.
         spans: int64 [K, 3]: global sample index, start, end.
@@ -37,6 +38,7 @@ class FlatRow:
     query_end: np.ndarray
     sample: np.ndarray
     token: np.ndarray
+    token_key: np.ndarray
     target_index: np.ndarray
     target_ids: np.ndarray
     target_objective: np.ndarray
@@ -87,6 +89,7 @@ def flat_row(samples: Sequence[Sample], *, multiple: int = 64, capacity: int | N
         query_end=query_end,
         sample=sample,
         token=token,
+        token_key=token_keys(sample, token),
         target_index=target_index,
         target_ids=row("targets", pad_id)[target_index],
         target_objective=target_objective,

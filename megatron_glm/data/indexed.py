@@ -1,202 +1,19 @@
-"""Megatron's .bin/.idx pair: the token ids of many documents in one file, and where each begins.
-
-The .bin file holds the ids back to back and nothing else, so a range of the corpus is a range of
-the file. The .idx file (magic MMIDIDX, version 1, all little-endian) holds, after a header of 34
-bytes, the length of every sequence in tokens (int32), its offset in bytes (int64), and the number
-of sequences before each document (int64, one entry more than there are documents). A sequence is
-whatever its writer chose: a sentence, or a whole document; an empty document has none.
-
-What is written here equals the output of megatron-core's builder, byte for byte.
-"""
+"""Reads a .bin/.idx pair by position, never mapped, whoever of Megatron's family has written it."""
 
 from __future__ import annotations
 
-import struct
-from array import array
 from bisect import bisect_right
-from collections.abc import Iterator, Sequence
-from itertools import chain
+from collections.abc import Iterator
 from pathlib import Path
-from types import TracebackType
-from typing import Self
 
 import numpy as np
 
 from megatron_glm.data.file_array import FileArray, ReadOnlyFile
+from megatron_glm.data.pair_format import DTYPES, HEADER, MAGIC, VERSION, bin_path, idx_path
 from megatron_glm.errors import DataError
-from megatron_glm.files import Files, atomic_file
 
-_MAGIC = b"MMIDIDX\x00\x00"
-_VERSION = 1
-_HEADER = struct.Struct("<9sQBQQ")  # magic, version, type code, sequences, documents + 1
-# The forks of Megatron disagree about all other codes: 6 and 7 were float64, float32 or uint16.
-_DTYPES = {4: np.dtype("<i4"), 8: np.dtype("<u2")}
-_CODES = {dtype: code for code, dtype in _DTYPES.items()}
-_UINT16_BELOW = 65_500  # Megatron's own threshold: ids of 65 500 and above go into int32
-_MAX_LENGTH = 2**31 - 1
 _SEQUENCES = 64  # that a window may hold; read at once where their number is not known
 _CHUNK = 1 << 20  # entries that a full check holds in memory at a time
-
-
-def dtype_for(vocab_size: int) -> np.dtype:
-    """The type that a vocabulary of `vocab_size` ids is stored in: uint16 below 65 500, else int32."""
-    return np.dtype(np.uint16 if vocab_size < _UINT16_BELOW else np.int32)
-
-
-def bin_path(prefix: Path) -> Path:
-    """The file of the token ids of a pair."""
-    return prefix.with_name(f"{prefix.name}.bin")
-
-
-def idx_path(prefix: Path) -> Path:
-    """The file of the lengths, offsets and documents of a pair."""
-    return prefix.with_name(f"{prefix.name}.idx")
-
-
-def index_header(dtype: np.dtype, sequences: int, documents: int) -> bytes:
-    """The first bytes of an .idx."""
-    return _HEADER.pack(_MAGIC, _VERSION, _CODES[dtype], sequences, documents + 1)
-
-
-class IndexedWriter:
-    """Writes one pair, document by document; the .idx appears only when the pair is whole.
-
-    Args:
-        prefix: path of the pair without its extensions; neither file may exist.
-        dtype: uint16 or int32, see `dtype_for`.
-        vocab_size: ids must be smaller; default: whatever `dtype` can hold.
-
-    As a context manager it closes the pair, or removes what it wrote when the block fails.
-    """
-
-    def __init__(self, prefix: Path, dtype: np.dtype, *, vocab_size: int | None = None):
-        self._dtype = np.dtype(dtype).newbyteorder("<")
-        if self._dtype not in _CODES:
-            raise ValueError(f"token type must be uint16 or int32, got {np.dtype(dtype)}")
-        self._prefix = prefix
-        largest = int(np.iinfo(self._dtype).max)
-        self._num_ids = largest + 1 if vocab_size is None else min(vocab_size, largest + 1)
-        self._lengths = array("i")
-        self._documents = array("q", [0])
-        self.num_tokens = 0
-        self._files = Files()
-        self._bin = self._files.open(bin_path(prefix))
-
-    @property
-    def num_documents(self) -> int:
-        return len(self._documents) - 1
-
-    def add_document(self, tokens: np.ndarray, lengths: Sequence[int] | None = None) -> None:
-        """Append one document: integer ids [n], possibly none.
-
-        Args:
-            lengths: tokens of each sequence of the document, n in all; default: one sequence, or
-                none when the document is empty (as Megatron's preprocess_data does).
-
-        Raises:
-            DataError: an id is outside the vocabulary, or a sequence is too long for the format.
-        """
-        tokens = np.asarray(tokens)
-        if lengths is None:
-            lengths = [tokens.size] if tokens.size else []
-        if tokens.ndim != 1 or sum(lengths) != tokens.size or min(lengths, default=0) < 0:
-            raise ValueError(f"sequences of {list(lengths)} tokens do not tile a document of shape {tokens.shape}")
-        if max(lengths, default=0) > _MAX_LENGTH:
-            raise DataError(
-                f"{self._prefix}: document {self.num_documents} has a sequence of {max(lengths)} tokens, "
-                f"at most {_MAX_LENGTH} fit the format; split the document"
-            )
-        if tokens.size:
-            self._check_ids(tokens, np.array([tokens.size]))
-            self._files.write(self._bin, memoryview(tokens.astype(self._dtype)))
-        self._lengths.extend(lengths)
-        self._documents.append(len(self._lengths))
-        self.num_tokens += tokens.size
-
-    def add_documents(self, tokens: np.ndarray, lengths: np.ndarray, sequences_per_document: np.ndarray) -> None:
-        """Append many documents at once, as `add_document` does one by one.
-
-        Args:
-            tokens: integer ids of all documents, one after another [n].
-            lengths: tokens of each sequence, n in all [s].
-            sequences_per_document: s in all [d].
-
-        Raises:
-            DataError: an id is outside the vocabulary, or a sequence is too long for the format; nothing is written.
-        """
-        lengths, counts = np.asarray(lengths, np.int64), np.asarray(sequences_per_document, np.int64)
-        if min(lengths.min(initial=0), counts.min(initial=0)) < 0 or lengths.sum() != tokens.size:
-            raise ValueError(f"{len(lengths)} sequences of {lengths.sum()} tokens do not tile {tokens.size} tokens")
-        if counts.sum() != len(lengths):
-            raise ValueError(f"{len(counts)} documents of {counts.sum()} sequences, there are {len(lengths)}")
-        last_sequences = np.cumsum(counts)
-        if (longest := int(lengths.max(initial=0))) > _MAX_LENGTH:
-            document = int(last_sequences.searchsorted(lengths.argmax(), side="right"))
-            raise DataError(
-                f"{self._prefix}: document {self.num_documents + document} has a sequence of {longest} tokens, "
-                f"at most {_MAX_LENGTH} fit the format; split the document"
-            )
-        if tokens.size:
-            self._check_ids(tokens, np.concatenate(([0], np.cumsum(lengths)))[last_sequences])
-            self._files.write(self._bin, memoryview(tokens.astype(self._dtype)))
-        self._documents.frombytes((last_sequences + len(self._lengths)).tobytes())
-        self._lengths.frombytes(lengths.astype(np.intc).tobytes())
-        self.num_tokens += tokens.size
-
-    def close(self) -> None:
-        """Flush the .bin to the disk and publish the .idx."""
-        self._files.sync(self._bin)
-        self._bin.close()
-        header = index_header(self._dtype, len(self._lengths), self.num_documents)
-        with atomic_file(idx_path(self._prefix), self._files) as stream:
-            for part in chain([header], self._length_blocks(), self._offset_blocks(), self._document_blocks()):
-                self._files.write(stream, part)
-
-    def abandon(self) -> None:
-        """Remove what was written."""
-        self._bin.close()
-        bin_path(self._prefix).unlink(missing_ok=True)
-
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        if kind is None:
-            self.close()
-        else:
-            self.abandon()
-
-    def _length_blocks(self) -> Iterator[bytes]:
-        for lengths in _blocks(self._lengths):
-            yield lengths.astype("<i4").tobytes()
-
-    def _offset_blocks(self) -> Iterator[bytes]:
-        start = 0
-        for lengths in _blocks(self._lengths):
-            # One int64 sum: adding int32 scalars one by one is how Megatron's merge overflowed.
-            ends = start + np.cumsum(lengths, dtype=np.int64)
-            yield ((ends - lengths) * self._dtype.itemsize).astype("<i8").tobytes()
-            start = int(ends[-1])
-
-    def _document_blocks(self) -> Iterator[bytes]:
-        for sequences in _blocks(self._documents):
-            yield sequences.astype("<i8").tobytes()
-
-    def _check_ids(self, tokens: np.ndarray, ends: np.ndarray) -> None:
-        """Refuse ids [n] outside the vocabulary; `ends`, in tokens, tell which of the documents [d] holds one."""
-        # NumPy would store 70 000 as 4 464 without a word.
-        if tokens.dtype.kind not in "iu":
-            raise ValueError(f"token ids must be integers, got {tokens.dtype}")
-        low, high = int(tokens.min()), int(tokens.max())
-        if low < 0 or high >= self._num_ids:
-            place = int(((tokens < 0) | (tokens >= self._num_ids)).argmax())
-            document = self.num_documents + int(ends.searchsorted(place, side="right"))
-            raise DataError(
-                f"{self._prefix}: document {document} holds id {tokens[place]}, "
-                f"ids must be 0 … {self._num_ids - 1}; was it written by this tokenizer?"
-            )
 
 
 class IndexedFile:
@@ -219,7 +36,7 @@ class IndexedFile:
             raise DataError(f"{self._bin_path}: {data.size} bytes are no whole number of {self.dtype} ids")
         self.num_tokens = self._data_bytes // self.dtype.itemsize
         self._tokens = FileArray(data, 0, self.num_tokens, self.dtype)
-        starts = np.cumsum([_HEADER.size, 4 * self.num_sequences, 8 * self.num_sequences]).tolist()
+        starts = np.cumsum([HEADER.size, 4 * self.num_sequences, 8 * self.num_sequences]).tolist()
         self._lengths = FileArray(index, starts[0], self.num_sequences, "<i4")
         self._offsets = FileArray(index, starts[1], self.num_sequences, "<i8")
         self._documents = FileArray(index, starts[2], entries, "<i8")
@@ -328,25 +145,25 @@ class IndexedFile:
         self._check_documents()
 
     def _read_header(self, index: ReadOnlyFile) -> tuple[np.dtype, int, int]:
-        if index.size < _HEADER.size:
-            raise self._damaged(f"{index.size} bytes are shorter than the header of {_HEADER.size}")
-        magic, version, code, sequences, entries = _HEADER.unpack(index.read(0, _HEADER.size))
-        if magic != _MAGIC:
-            raise DataError(f"{self._idx_path}: not an index of Megatron (starts with {magic!r}, expected {_MAGIC!r})")
-        if version != _VERSION:
-            raise DataError(f"{self._idx_path}: version {version} is not known (expected {_VERSION})")
-        if code not in _DTYPES:
+        if index.size < HEADER.size:
+            raise self._damaged(f"{index.size} bytes are shorter than the header of {HEADER.size}")
+        magic, version, code, sequences, entries = HEADER.unpack(index.read(0, HEADER.size))
+        if magic != MAGIC:
+            raise DataError(f"{self._idx_path}: not an index of Megatron (starts with {magic!r}, expected {MAGIC!r})")
+        if version != VERSION:
+            raise DataError(f"{self._idx_path}: version {version} is not known (expected {VERSION})")
+        if code not in DTYPES:
             raise DataError(
                 f"{self._idx_path}: token type code {code} cannot be read (4 = int32 and 8 = uint16 can); "
                 "write the data again with python -m data_tools.preprocess"
             )
-        expected = _HEADER.size + 12 * sequences + 8 * entries
+        expected = HEADER.size + 12 * sequences + 8 * entries
         if entries < 1 or index.size != expected:
             self._refuse_relatives(index.size, expected, sequences)
             raise self._damaged(
                 f"its {sequences} sequences and {entries - 1} documents need {expected} bytes, there are {index.size}"
             )
-        return _DTYPES[code], sequences, entries
+        return DTYPES[code], sequences, entries
 
     def _refuse_relatives(self, size: int, expected: int, sequences: int) -> None:
         """Formats with the same magic, told by their size."""
@@ -355,7 +172,7 @@ class IndexedFile:
                 f"{self._idx_path}: holds the modes of multimodal sequences; only text can be read, "
                 "write it again without them"
             )
-        if size == _HEADER.size - 8 + 12 * sequences:
+        if size == HEADER.size - 8 + 12 * sequences:
             raise DataError(
                 f"{self._idx_path}: an index of fairseq, which has no documents; "
                 "write the data again with python -m data_tools.preprocess"
@@ -433,9 +250,3 @@ def _open(path: Path) -> ReadOnlyFile:
 def _chunks(values: FileArray) -> Iterator[tuple[int, np.ndarray]]:
     for start in range(0, len(values), _CHUNK):
         yield start, values.read(start, start + _CHUNK)
-
-
-def _blocks(values: array) -> Iterator[np.ndarray]:
-    """The entries of an array in pieces, so that what is made of them needs little memory."""
-    for start in range(0, len(values), _CHUNK):
-        yield np.array(values[start : start + _CHUNK])

@@ -1,7 +1,7 @@
 """From the order of samples to the micro-batches of one replica, prepared ahead by a thread.
 
-The whole state of the data is the number of samples consumed: a step is made from its first sample's
-index alone, so any step can be prepared before its turn, or again after a resume.
+The whole state of the data is the next sample's global index and the list of what is left out: a step is made from
+these alone, so any step can be prepared before its turn, or again after a resume.
 """
 
 from __future__ import annotations
@@ -18,7 +18,8 @@ import numpy as np
 
 from megatron_glm.config.batching import BatchSizes
 from megatron_glm.data.batch import Batch
-from megatron_glm.data.replica_share import step_indices
+from megatron_glm.data.replica_share import step_end, step_indices
+from megatron_glm.data.skip_list import SkipList
 from megatron_glm.objective.sample import Objective, Sample
 
 Collate = Callable[[Sequence[Sample]], Batch]
@@ -103,7 +104,8 @@ class StepLoader(Loader):
     Args:
         dataset: gives the samples.
         collate: makes a batch of samples: `batch.collate` with its options bound.
-        consumed_samples: global samples consumed before: 0, or a multiple of anything after a resume.
+        consumed_samples: global samples consumed or left out before: 0, or any number after a resume.
+        skips: samples that are left out.
         global_batch_size: samples of each step, or what they are in the course of the run.
         prefetch: steps prepared ahead by a thread; 0 prepares each when it is asked for.
         pin_memory: put batches into page-locked memory, for a GPU.
@@ -120,9 +122,11 @@ class StepLoader(Loader):
         dp_rank: int,
         dp_size: int,
         prefetch: int,
+        skips: SkipList | None = None,
         pin_memory: bool = False,
     ):
         super().__init__()
+        self._skips = skips or SkipList()
         self._dataset = dataset
         self._collate = collate
         self._next_sample = consumed_samples  # of the next step to be prepared
@@ -144,7 +148,7 @@ class StepLoader(Loader):
     def _next(self) -> Step:
         if self._executor is None:
             step = self._prepare(self._next_sample)
-            self._next_sample += self._sizes.at(self._next_sample)
+            self._pass_step()
             return step
         step = self._pending[0].result()  # stays in its place if it failed: no step is ever left out
         self._pending.popleft()
@@ -154,7 +158,10 @@ class StepLoader(Loader):
     def _prepare_ahead(self) -> None:
         while len(self._pending) < self._prefetch:
             self._pending.append(self._executor.submit(self._prepare, self._next_sample))
-            self._next_sample += self._sizes.at(self._next_sample)
+            self._pass_step()
+
+    def _pass_step(self) -> None:
+        self._next_sample = step_end(self._next_sample, self._sizes, self._skips)
 
     def _prepare(self, first_sample: int) -> Step:
         indices = self._indices(first_sample)
@@ -164,7 +171,7 @@ class StepLoader(Loader):
         return Step.of(first_sample, batches, pin_memory=self._pin_memory)
 
     def _indices(self, first_sample: int) -> np.ndarray:
-        return step_indices(first_sample, self._sizes.at(first_sample), *self._layout)
+        return step_indices(first_sample, self._sizes.at(first_sample), *self._layout, self._skips)
 
 
 def evaluation_batches(

@@ -11,11 +11,14 @@ from typing import Annotated, Literal, Self
 
 from pydantic import BaseModel, ConfigDict, Field, StringConstraints, ValidationError, model_validator
 
+from megatron_glm.data.seal import sealed, unsealed
 from megatron_glm.errors import DataError
+from megatron_glm.files import atomic_file
 
-FORMAT_VERSION = 2
+FORMAT_VERSION = 3
 MANIFEST = "manifest.json"
 QUARANTINE = "quarantine.jsonl"
+_REMEDY = "copy the directory again or write it again with python -m data_tools.preprocess"
 SplitName = Literal["train", "held_out"]
 SPLITS: tuple[SplitName, ...] = ("train", "held_out")
 MalformedPolicy = Literal["fail", "skip", "quarantine"]
@@ -23,6 +26,7 @@ DedupePolicy = Literal["none", "exact"]
 
 Count = Annotated[int, Field(ge=0)]
 Sha256 = Annotated[str, StringConstraints(pattern="^[0-9a-f]{64}$")]
+Xxh3 = Annotated[str, StringConstraints(pattern="^[0-9a-f]{32}$")]
 
 
 class Record(BaseModel):
@@ -95,21 +99,35 @@ class TokenizerRecord(Record):
     probes: tuple[Probe, ...]
 
 
+class InputPart(Record):
+    """A run of bytes of an input that one process has read, and their XXH3-128."""
+
+    bytes: Count
+    xxh3_128: Xxh3
+
+
 class Input(Record):
     """One input file, and what became of its documents.
 
     Args:
         unit: what the places of its documents count.
+        parts: of the file, from its beginning to its end.
     """
 
     path: str
     unit: Literal["byte", "row"]
     bytes: Count
-    sha256: Sha256
+    parts: tuple[InputPart, ...]
     documents_in: Count
     documents_out: Count
     dropped: dict[str, Count]
     repaired: dict[str, Count]
+
+    @model_validator(mode="after")
+    def _every_byte_is_accounted_for(self) -> Self:
+        if (read := sum(part.bytes for part in self.parts)) != self.bytes:
+            raise ValueError(f"{self.path}: has {self.bytes} bytes, but its parts {read}")
+        return self
 
     @model_validator(mode="after")
     def _every_document_is_accounted_for(self) -> Self:
@@ -145,7 +163,7 @@ class Quarantine(Record):
 class Manifest(Record):
     """The content of manifest.json."""
 
-    format_version: Literal[2] = FORMAT_VERSION
+    format_version: Literal[3] = FORMAT_VERSION
     tokenizer: TokenizerRecord
     dtype: Literal["uint16", "int32"]
     append_eos: bool
@@ -171,11 +189,17 @@ class Manifest(Record):
         return self.splits.train if name == "train" else self.splits.held_out
 
 
+def save_manifest(directory: Path, manifest: Manifest) -> None:
+    """Write `manifest.json`, with its own hash."""
+    with atomic_file(directory / MANIFEST) as stream:
+        stream.write(sealed(manifest.model_dump_json(indent=1).encode("utf-8")))
+
+
 def read_manifest(directory: Path) -> Manifest:
     """The manifest of a data directory.
 
     Raises:
-        DataError: there is none, or it contradicts its format or itself.
+        DataError: there is none, it contradicts its format or itself, or a byte of it was changed.
     """
     path = directory / MANIFEST
     try:
@@ -184,8 +208,9 @@ def read_manifest(directory: Path) -> Manifest:
         raise DataError(
             f"no shards in '{directory}' (expected {MANIFEST}; run python -m data_tools.preprocess first)"
         ) from error
+    content, is_sealed = unsealed(text)
     try:
-        return Manifest.model_validate_json(text)
+        manifest = Manifest.model_validate_json(content)
     except ValidationError as error:
         first = next((e for e in error.errors() if e["loc"] == ("format_version",)), error.errors()[0])
         if first["type"] == "literal_error" and first["loc"] == ("format_version",):
@@ -195,6 +220,8 @@ def read_manifest(directory: Path) -> Manifest:
             ) from error
         place = ".".join(str(part) for part in first["loc"])
         raise DataError(
-            f"{path}: {place + ': ' if place else ''}{first['msg'].removeprefix('Value error, ')}; "
-            "copy the directory again or write it again with python -m data_tools.preprocess"
+            f"{path}: {place + ': ' if place else ''}{first['msg'].removeprefix('Value error, ')}; {_REMEDY}"
         ) from error
+    if not is_sealed:
+        raise DataError(f"{path}: its content is not what its own hash (the last line, sha256) was made of; {_REMEDY}")
+    return manifest

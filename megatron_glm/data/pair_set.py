@@ -15,7 +15,8 @@ from pathlib import Path
 
 import numpy as np
 
-from megatron_glm.data.indexed import IndexedFile, bin_path
+from megatron_glm.data.indexed import IndexedFile
+from megatron_glm.data.pair_format import bin_path
 from megatron_glm.errors import DataError
 
 

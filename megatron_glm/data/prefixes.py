@@ -13,7 +13,8 @@ from pathlib import Path
 
 import numpy as np
 
-from megatron_glm.data.indexed import IndexedFile, idx_path
+from megatron_glm.data.indexed import IndexedFile
+from megatron_glm.data.pair_format import idx_path
 from megatron_glm.data.pair_set import OPEN_PAIRS, Pair, PairSet
 from megatron_glm.errors import DataError
 

@@ -21,7 +21,8 @@ from megatron_glm.config.batching import BatchSizes
 from megatron_glm.config.schema import Config
 from megatron_glm.data.batch import Batch
 from megatron_glm.data.loader import Loader, Step
-from megatron_glm.data.replica_share import step_indices
+from megatron_glm.data.replica_share import step_end, step_indices
+from megatron_glm.data.skip_list import SkipList
 from megatron_glm.data.step_transport import Kind, Message, receive, send_text
 from megatron_glm.data.step_worker import Failure, Job
 from megatron_glm.errors import ConfigError, DataError
@@ -38,7 +39,7 @@ class ProcessLoader(Loader):
 
     Args:
         options: of `flat_row`, as they are bound to `collate` elsewhere.
-        consumed_samples: as in `StepLoader`.
+        consumed_samples, skips: as in `StepLoader`.
         pin_memory: put batches into page-locked memory, for a GPU.
         tell: takes the line that names a worker which was replaced.
 
@@ -58,12 +59,13 @@ class ProcessLoader(Loader):
         consumed_samples: int,
         dp_rank: int,
         dp_size: int,
+        skips: SkipList | None = None,
         pin_memory: bool = False,
         tell: Callable[[str], None] | None = None,
     ):
         super().__init__()
         train, self._dp_rank = config.train, dp_rank
-        self._sizes = BatchSizes.of(train)
+        self._sizes, self._skips = BatchSizes.of(train), skips or SkipList()
         step_indices(consumed_samples, self._sizes.at(consumed_samples), dp_rank, dp_size, train.micro_batch_size)
         if not hasattr(os, "memfd_create"):
             raise ConfigError(f"data.workers: {config.data.workers} needs Linux; set it to 0 here")
@@ -74,7 +76,7 @@ class ProcessLoader(Loader):
         self._tell = tell or _to_stderr
         self._deaths = 0  # since the last step
         self._failure: Exception | None = None
-        job = Job(config, options, dp_rank, dp_size).to_json()
+        job = Job(config, options, dp_rank, dp_size, self._skips.ranges).to_json()
         self._workers: list[_Worker] = []
         try:
             for number in range(config.data.workers):
@@ -112,7 +114,7 @@ class ProcessLoader(Loader):
             worker = min(self._workers, key=lambda worker: len(worker.asked))
             worker.ask(self._next_sample)
             self._pending.append(worker)
-            self._next_sample += self._sizes.at(self._next_sample)
+            self._next_sample = step_end(self._next_sample, self._sizes, self._skips)
 
     def _answer(self, worker: _Worker) -> Message:
         while (message := receive(worker.connection)) is None:

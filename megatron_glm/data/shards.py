@@ -7,8 +7,8 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from megatron_glm.data.indexed import bin_path, idx_path
 from megatron_glm.data.manifest import SplitName, read_manifest
+from megatron_glm.data.pair_format import bin_path, idx_path
 from megatron_glm.data.pair_set import OPEN_PAIRS, Pair, PairSet
 from megatron_glm.errors import DataError
 

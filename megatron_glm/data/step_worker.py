@@ -9,6 +9,7 @@ from __future__ import annotations
 import json
 import os
 import select
+import signal
 import socket
 import sys
 import traceback
@@ -25,6 +26,7 @@ from megatron_glm.config.schema import Config
 from megatron_glm.data.dataset import SampleDataset
 from megatron_glm.data.flat_row import FlatRow, flat_row
 from megatron_glm.data.replica_share import step_indices
+from megatron_glm.data.skip_list import SkipList
 from megatron_glm.data.step_transport import Kind, receive, send_rows, send_text
 from megatron_glm.errors import ConfigError, DataError, TokenizerError
 from megatron_glm.tokenizer.loading import load_tokenizer
@@ -39,12 +41,14 @@ class Job:
 
     Attributes:
         options: of `flat_row`.
+        skip_samples: ranges that are left out.
     """
 
     config: Config
     options: Mapping[str, int | None]
     dp_rank: int
     dp_size: int
+    skip_samples: tuple[tuple[int, int], ...]
 
     def to_json(self) -> str:
         return json.dumps({**vars(self), "config": self.config.model_dump(mode="json"), "options": dict(self.options)})
@@ -57,10 +61,11 @@ class Job:
     def open(self) -> Callable[[int], list[FlatRow]]:
         """Open the dataset: a function from a step's first sample to its micro-batches."""
         dataset = SampleDataset.open(self.config, load_tokenizer(self.config.tokenizer.path))
-        sizes, micro_batch_size = BatchSizes.of(self.config.train), self.config.train.micro_batch_size
+        sizes, skips = BatchSizes.of(self.config.train), SkipList.of(self.skip_samples)
+        layout = (self.dp_rank, self.dp_size, self.config.train.micro_batch_size)
 
         def step(first_sample: int) -> list[FlatRow]:
-            indices = step_indices(first_sample, sizes.at(first_sample), self.dp_rank, self.dp_size, micro_batch_size)
+            indices = step_indices(first_sample, sizes.at(first_sample), *layout, skips)
             samples, size = dataset.samples(indices.ravel()), indices.shape[1]
             return [flat_row(samples[i : i + size], **self.options) for i in range(0, len(samples), size)]
 
@@ -96,6 +101,9 @@ class Failure:
 
 def main() -> None:
     """Serve standard input until it ends."""
+    # A launcher or a scheduler tells all processes of a job to stop: that is for the run, which ends its workers.
+    for number in (signal.SIGTERM, signal.SIGUSR1):
+        signal.signal(number, signal.SIG_IGN)
     other_side_ended = (BrokenPipeError, ConnectionResetError)
     with socket.socket(fileno=os.dup(sys.stdin.fileno())) as connection, suppress(*other_side_ended):
         _serve(connection)

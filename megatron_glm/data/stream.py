@@ -9,6 +9,7 @@ shards' index already. Nothing here grows with the corpus.
 from __future__ import annotations
 
 from bisect import bisect_right
+from pathlib import Path
 from typing import Protocol
 
 import numpy as np
@@ -28,6 +29,10 @@ class Documents(Protocol):
     shard_tokens: np.ndarray
 
     def document_start(self, k: int) -> int: ...
+
+    def locate_document(self, k: int) -> tuple[int, int]: ...
+
+    def prefix(self, shard: int) -> Path: ...
 
     def tokens(self, start: int, stop: int) -> np.ndarray: ...
 
@@ -95,6 +100,11 @@ class Stream:
         if start == stop:
             return range(0)
         return range(self._document_at(start), self._document_at(stop - 1) + 1)
+
+    def stored_at(self, document: int) -> tuple[Path, int]:
+        """The pair that holds a document, without extension, and its number there."""
+        shard, number = self._shards.locate_document(document)
+        return self._shards.prefix(shard), number
 
     def _sentence_ends(self, stored: np.ndarray, begin: int, end: int, document: int) -> np.ndarray:
         """Which tokens of a window end a sentence: bool [n]; `stored` ones are the tokens [begin, end)."""

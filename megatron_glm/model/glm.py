@@ -15,8 +15,8 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from glm_kernels.attention import Visibility
-from glm_kernels.dropout import RowKeys, Site
-from megatron_glm.config.schema import Model, Recompute
+from glm_kernels.dropout import RowKeys
+from megatron_glm.config.schema import AttentionBackend, Model, Recompute
 from megatron_glm.model.gradient_scale import scale_gradient
 from megatron_glm.model.initialization import Take, initialize
 from megatron_glm.model.placement import OnePlace, Placement
@@ -39,6 +39,7 @@ class GLM(nn.Module):
             what it has of a whole parameter; default: everything.
         layers: of a stage of a pipeline, in order; the first stage has the embeddings too, the last one norm and
             word table. Default: all layers.
+        attention_backend: what computes attention; see glm_kernels.attention.
     """
 
     def __init__(
@@ -50,10 +51,12 @@ class GLM(nn.Module):
         recompute: Recompute = "none",
         shard: Shard | None = None,
         layers: range | None = None,
+        attention_backend: AttentionBackend = "auto",
     ):
         super().__init__()
         self.config = config
         self.num_ids = num_ids
+        self.attention_backend: AttentionBackend = attention_backend
         held = range(config.num_layers) if layers is None else layers
         self.is_first, self.is_last = 0 in held, config.num_layers - 1 in held
         # On the meta device first: the modules' own random defaults would be drawn for nothing.
@@ -92,7 +95,7 @@ class GLM(nn.Module):
 
     def row(self, visibility: Visibility, row_keys: RowKeys | None, dropout_seed: int | None) -> Row:
         """What the layers need to know of a row; raises ValueError as `forward` does."""
-        return Row(visibility, self._dropout(row_keys, dropout_seed), self.placement)
+        return Row(visibility, self._dropout(row_keys, dropout_seed), self.placement, self.attention_backend)
 
     def embed(
         self,
@@ -103,15 +106,15 @@ class GLM(nn.Module):
         embedding_gradient: float = 1.0,
     ) -> Tensor:
         """What the first layer reads: int64 [T] three times -> [t, H] of the tokens held."""
-        hidden = self.placement.embed(
+        return self.placement.embed(
             input_ids,
             position_ids,
             block_position_ids,
             scale_gradient(self.word_embeddings.weight, embedding_gradient),
             self.transformer.position_embeddings.weight,
             self.transformer.block_position_embeddings.weight,
+            row.embedding_dropout(),
         )
-        return row.add(layer=0)(hidden, None, Site.EMBEDDING)
 
     def token_loss(self, hidden: Tensor, target_ids: Tensor) -> Tensor:
         """Negative log-likelihood of each target: [N, H], int64 [N] -> fp32 [N], in nats."""

@@ -10,6 +10,7 @@ from typing import Protocol
 
 from torch import Tensor
 
+from glm_kernels.dropout import HiddenDropout
 from glm_kernels.embedding import embedding
 from glm_kernels.loss import smoothed_cross_entropy
 from megatron_glm.model.layer import select_tokens
@@ -35,8 +36,9 @@ class Placement(Protocol):
         word: Tensor,
         position: Tensor,
         block_position: Tensor,
+        dropout: HiddenDropout | None = None,
     ) -> Tensor:
-        """The sum of the three embeddings of the tokens held: int64 [T] three times -> [t, H]."""
+        """The sum of the three embeddings of the tokens held, with dropout: int64 [T] three times -> [t, H]."""
 
     def select(self, hidden: Tensor, places: Tensor) -> Tensor:
         """The hidden states of some tokens of the row: [t, H], int64 [N] -> [N, H]."""
@@ -63,8 +65,11 @@ class OnePlace:
         word: Tensor,
         position: Tensor,
         block_position: Tensor,
+        dropout: HiddenDropout | None = None,
     ) -> Tensor:
-        return embedding(input_ids, position_ids, block_position_ids, word, position, block_position)
+        ids, tables = (input_ids, position_ids, block_position_ids), (word, position, block_position)
+        # A step that is done again, after a resume say, has the same bits.
+        return embedding(*ids, *tables, dropout=dropout, deterministic=True)
 
     def select(self, hidden: Tensor, places: Tensor) -> Tensor:
         return select_tokens(hidden, places)

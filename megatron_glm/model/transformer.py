@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-from functools import partial
-
 from torch import Tensor, nn
 from torch.utils.checkpoint import checkpoint
 
-from megatron_glm.config.schema import Model, Recompute
+from glm_kernels.attention import keeps_scores
+from megatron_glm.config.schema import AttentionBackend, Model, Recompute
 from megatron_glm.model.attention import Attend
 from megatron_glm.model.layer import LAYERNORM_EPS, Layer
 from megatron_glm.model.row import Row
@@ -46,7 +45,7 @@ class Transformer(nn.Module):
             places = target_index if number == last else None
             attend, add = row.attend(number), row.add(number, places)
             if self.recompute == "selective" and self.training:
-                attend = _recomputed(attend)
+                attend = _recomputed(attend, row.attention_backend)
             # Dropout is keyed, so no generator state has to be kept for the second run.
             if self.recompute == "full" and self.training:
                 hidden = checkpoint(
@@ -57,5 +56,10 @@ class Transformer(nn.Module):
         return hidden if self.final_layernorm is None else self.final_layernorm(hidden)
 
 
-def _recomputed(attend: Attend) -> Attend:
-    return partial(checkpoint, attend, use_reentrant=False, preserve_rng_state=False)
+def _recomputed(attend: Attend, backend: AttentionBackend) -> Attend:
+    def recomputed(query: Tensor, key: Tensor, value: Tensor) -> Tensor:
+        if keeps_scores(query, backend):
+            return checkpoint(attend, query, key, value, use_reentrant=False, preserve_rng_state=False)
+        return attend(query, key, value)
+
+    return recomputed

@@ -63,5 +63,9 @@ class SpreadLayerNorm(nn.LayerNorm):
         self._group = group
 
     def forward(self, x: Tensor) -> Tensor:
-        weight, bias = bundle_to_shards((self.weight, self.bias), self._group)
+        weight, bias = self.shared(self.weight, self.bias)
         return F.layer_norm(x, self.normalized_shape, weight, bias, self.eps)
+
+    def shared(self, weight: Tensor, bias: Tensor) -> tuple[Tensor, ...]:
+        """The two as this rank's tokens use them: their gradients are summed over the ranks."""
+        return bundle_to_shards((weight, bias), self._group)

@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import torch
 import torch.distributed as dist
-import torch.nn.functional as F
 from torch import Tensor
 
+from glm_kernels.dropout import HiddenDropout
+from glm_kernels.embedding import add_positions, own_words
 from megatron_glm.parallel.collectives import bundle_to_shards, collect_rows, from_shards, scatter_rows, to_shards
 from megatron_glm.parallel.loss import parallel_linear_cross_entropy
 
@@ -43,22 +44,20 @@ class ShardedPlacement:
         word: Tensor,
         position: Tensor,
         block_position: Tensor,
+        dropout: HiddenDropout | None = None,
     ) -> Tensor:
-        """The sum of the three embeddings of the tokens held; `word` is this rank's shard of its table."""
-        words = self._own_words(input_ids, word)
-        if not self._spread:
-            return (
-                from_shards(words, self._group)
-                + F.embedding(position_ids, position)
-                + F.embedding(block_position_ids, block_position)
-            )
-        held = self._held(len(input_ids))
-        position, block_position = bundle_to_shards((position, block_position), self._group)
-        return (
-            scatter_rows(words, self._group)
-            + F.embedding(position_ids[held], position)
-            + F.embedding(block_position_ids[held], block_position)
-        )
+        """The sum of the three embeddings of the tokens held, with dropout; `word` is this rank's shard."""
+        # Deterministic: a step that is done again, after a resume say, has the same bits.
+        words = own_words(input_ids, word, first_word=self._rank * word.shape[0], deterministic=True)
+        if self._spread:
+            words = scatter_rows(words, self._group)
+            held = self._held(len(input_ids))
+            position_ids, block_position_ids = position_ids[held], block_position_ids[held]
+            position, block_position = bundle_to_shards((position, block_position), self._group)
+        else:
+            words = from_shards(words, self._group)
+        ids, tables = (position_ids, block_position_ids), (position, block_position)
+        return add_positions(words, *ids, *tables, dropout=dropout, deterministic=True)
 
     def select(self, hidden: Tensor, places: Tensor) -> Tensor:
         """The hidden states of some tokens of the whole row, on every rank: [t, H], int64 [N] -> [N, H]."""
@@ -81,9 +80,3 @@ class ShardedPlacement:
     def _held(self, length: int) -> slice:
         share = length // self._size
         return slice(self._rank * share, (self._rank + 1) * share)
-
-    def _own_words(self, input_ids: Tensor, word: Tensor) -> Tensor:
-        """The embeddings of the words of this rank's shard, 0 for the others: [T, H]."""
-        local = input_ids - self._rank * word.shape[0]
-        elsewhere = (local < 0) | (local >= word.shape[0])
-        return F.embedding(local.masked_fill(elsewhere, 0), word).masked_fill(elsewhere[:, None], 0.0)

@@ -16,7 +16,7 @@ from megatron_glm.planning.messages import Messages, axis_sizes, element_size
 from megatron_glm.planning.zero_communication import norm_messages, zero_messages
 
 _EXACT = 4  # bytes of an fp32 number
-_COUNTS = 5 * 8  # targets by objective, tokens and yielded tokens, int64
+_COUNTS = 7 * 8  # targets by objective, tokens and yielded tokens; wishes to stop and news: int64
 _SUMS = 3 * 8  # summed nll by objective, fp64
 
 
@@ -95,15 +95,15 @@ def _tied_table(config: Config, layout: Layout, num_ids: int, stage: int) -> lis
         return []
     elements = padded_vocab_size(config.model, num_ids) // layout.tensor * config.model.hidden_size
     return [
-        Messages("all_reduce", "pipeline", elements * (2 if config.train.precision == "fp16" else _EXACT)),
+        Messages("all_reduce", "pipeline", elements * _EXACT),
         Messages("broadcast", "pipeline", elements * element_size(config)),
     ]
 
 
 def _exact_loss(layout: Layout) -> list[Messages]:
-    """Counts and sums over the replicas; with a pipeline the last stage tells the others the sums."""
+    """Counts over all ranks, sums over the replicas; with a pipeline the last stage tells the others the sums."""
     return [
-        Messages("all_reduce", "data", _COUNTS),
+        Messages("all_reduce", "world", _COUNTS),
         Messages("all_reduce", "data", _SUMS),
         Messages("broadcast", "pipeline", _SUMS),
     ]

@@ -14,7 +14,7 @@ from megatron_glm.model.decay import decayed_names
 from megatron_glm.model.sizes import WORD_TABLE, parameter_shapes
 from megatron_glm.parallel.cuts import Shard
 from megatron_glm.parallel.layout import Layout
-from megatron_glm.planning.messages import Messages, element_size
+from megatron_glm.planning.messages import Messages, element_size, gradient_size
 
 _ALIGNMENT = 2  # elements a rank, to which DeepSpeed pads the partitions of stages 1 and 2
 # Its defaults under stage 3: smaller parameters stay whole on every rank; a model of more elements is gathered anew
@@ -27,10 +27,10 @@ def zero_messages(config: Config, layout: Layout, *, num_ids: int, layers: range
     stage = config.parallel.zero_stage
     elements = local_elements(config, layout, num_ids=num_ids, layers=layers)
     size = element_size(config)
-    gradients = sum(elements.values()) * size
     if stage == 3:
         return _partitioned_messages(config, layout, elements, size, micro_batches)
     reductions = micro_batches if stage == 2 else 1
+    gradients = sum(elements.values()) * gradient_size(config)
     messages = [Messages("all_reduce", "data", gradients, reductions, is_divided=True)]
     if stage:
         decayed = decayed_names(elements)
@@ -84,14 +84,16 @@ def _partitioned_messages(
     """Stage 3: the weights are gathered for every micro-batch, and each gradient is scattered after it."""
     section = config.deepspeed.get("zero_optimization", {})
     threshold = section.get("stage3_param_persistence_threshold", _PERSISTENT)
-    padded = {name: _padded(count, layout.data) * size for name, count in elements.items()}
+    padded = {name: _padded(count, layout.data) for name, count in elements.items()}
     persistent = [padded[name] for name, count in elements.items() if count <= threshold]
     fetched = sum(padded.values()) - sum(persistent)
     passes = 2 if sum(elements.values()) > section.get("stage3_max_reuse_distance", _REUSED) else 1
     return [
-        Messages("all_gather", "data", fetched, passes * micro_batches, is_divided=True),
-        Messages("reduce_scatter", "data", sum(padded.values()), micro_batches, is_divided=True),
-        *(Messages("all_gather", "data", bytes_) for bytes_ in persistent),
+        Messages("all_gather", "data", fetched * size, passes * micro_batches, is_divided=True),
+        Messages(
+            "reduce_scatter", "data", sum(padded.values()) * gradient_size(config), micro_batches, is_divided=True
+        ),
+        *(Messages("all_gather", "data", count * size) for count in persistent),
     ]
 
 

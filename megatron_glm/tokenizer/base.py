@@ -10,14 +10,16 @@ from __future__ import annotations
 import hashlib
 import re
 from abc import ABC, abstractmethod
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from functools import cached_property
+from itertools import groupby
 from pathlib import Path
 from typing import Literal
 
 import numpy as np
 
 from megatron_glm.files import atomic_file
+from megatron_glm.tokenizer import long_texts
 from megatron_glm.tokenizer.description import DESCRIPTION_FILE, MODEL_FILES, Description
 from megatron_glm.tokenizer.special import ROLE_PIECES, SpecialTokens
 
@@ -55,8 +57,13 @@ class Tokenizer(ABC):
         """int32 [n] for each text; `continued` texts stand behind others, so they get no space in front."""
 
     @abstractmethod
-    def _encode_with_offsets(self, texts: Sequence[str]) -> list[tuple[np.ndarray, np.ndarray]]:
-        """Ids and offsets of each text: int32 [n], int32 [n, 2]."""
+    def _encode_with_offsets(self, texts: Sequence[str], *, continued: bool) -> list[tuple[np.ndarray, np.ndarray]]:
+        """Ids and offsets of each text: int32 [n], int32 [n, 2]; `continued` texts begin at a `_safe_cut`."""
+
+    @property
+    @abstractmethod
+    def _safe_cut(self) -> re.Pattern[str] | None:
+        """What matches, emptily, where a text may be cut in parts that have the ids of the whole; None: nowhere."""
 
     @abstractmethod
     def _decode(self, ids: list[int]) -> str:
@@ -80,18 +87,28 @@ class Tokenizer(ABC):
 
     def encode(self, text: str) -> np.ndarray:
         """Ids of plain text, without special tokens: int32 [n]."""
-        return self._encode([text], continued=False)[0]
+        return self.encode_batch([text])[0]
 
-    def encode_batch(self, texts: Sequence[str]) -> list[np.ndarray]:
-        """`encode` of each text, in one call of the back end and on one thread: int32 [n] each."""
-        return self._encode(texts, continued=False)
+    def encode_batch(self, texts: Sequence[str], utf8: Sequence[bytes] | None = None) -> list[np.ndarray]:
+        """`encode` of each text, on one thread: int32 [n] each.
+
+        Args:
+            utf8: the texts in UTF-8, if the caller has them: a fast engine need not make them again.
+        """
+        encoded: list[np.ndarray] = []
+        for is_long, group in groupby(texts, key=_is_long):
+            if is_long:
+                encoded += map(self._encode_long, group)
+            else:
+                encoded += self._encode(list(group), continued=False)
+        return encoded
 
     def encode_flat(self, texts: Sequence[str]) -> tuple[np.ndarray, np.ndarray]:
         """`encode_batch` without an array a text: ids of all texts, one after another, and tokens of each.
 
         int32 [n], int64 [k].
         """
-        each = self._encode(texts, continued=False)
+        each = self.encode_batch(texts)
         return np.concatenate([np.empty(0, np.int32), *each]), np.array([len(ids) for ids in each], np.int64)
 
     def encode_with_offsets(self, texts: Sequence[str]) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
@@ -105,9 +122,14 @@ class Tokenizer(ABC):
             ids of all texts, one after another, int32 [n]; tokens of each text, int64 [k]; offsets, int32 [n, 2].
         """
         ids, offsets = [np.empty(0, np.int32)], [np.empty((0, 2), np.int32)]
-        for text_ids, text_offsets in self._encode_with_offsets(texts):
-            ids.append(text_ids)
-            offsets.append(text_offsets)
+        for is_long, group in groupby(texts, key=_is_long):
+            for text_ids, text_offsets in (
+                map(self._encode_long_with_offsets, group)
+                if is_long
+                else self._encode_with_offsets(list(group), continued=False)
+            ):
+                ids.append(text_ids)
+                offsets.append(text_offsets)
         return np.concatenate(ids), np.array([len(each) for each in ids[1:]], np.int64), np.concatenate(offsets)
 
     def encode_with_special(self, text: str) -> np.ndarray:
@@ -118,6 +140,29 @@ class Tokenizer(ABC):
             ids.append(np.array([getattr(self.special, _ROLE_OF_BLANK[blank])], np.int32))
             ids += self._encode([after], continued=True)
         return np.concatenate(ids)
+
+    def _encode_long(self, text: str) -> np.ndarray:
+        """Ids of a text, a part at a time: int32 [n]."""
+        return np.concatenate([self._encode([part], continued=start > 0)[0] for start, part in self._parts(text)])
+
+    def _encode_long_with_offsets(self, text: str) -> tuple[np.ndarray, np.ndarray]:
+        """Ids and offsets of a text, a part at a time: int32 [n], int32 [n, 2]."""
+        ids, offsets = [], []
+        for start, part in self._parts(text):
+            ((part_ids, part_offsets),) = self._encode_with_offsets([part], continued=start > 0)
+            ids.append(part_ids)
+            offsets.append(part_offsets + start)
+        return np.concatenate(ids), np.concatenate(offsets)
+
+    def _parts(self, text: str) -> Iterator[tuple[int, str]]:
+        """Where each part of a long text begins, and the part."""
+        if self._safe_cut is None:
+            yield 0, text
+            return
+        start = 0
+        for part in long_texts.parts(text, self._safe_cut):
+            yield start, part
+            start += len(part)
 
     def decode(self, ids: Sequence[int] | np.ndarray) -> str:
         """The text of ids; special tokens are shown by their piece.
@@ -181,3 +226,7 @@ class Tokenizer(ABC):
             stream.write(self._model)
         with atomic_file(directory / DESCRIPTION_FILE) as stream:
             stream.write(self._description.to_json().encode())
+
+
+def _is_long(text: str) -> bool:
+    return len(text) > long_texts.PART_CHARACTERS

@@ -6,7 +6,9 @@ another way, the reference encodes; and a run proves the engine on documents of 
 
 from __future__ import annotations
 
+import re
 from collections.abc import Sequence
+from itertools import compress
 
 import numpy as np
 
@@ -28,42 +30,39 @@ class FastTokenizer(Tokenizer):
         self._reference, self._engine = reference, engine
         super().__init__(reference.model, reference.special, reference.vocab_size)
 
-    def encode_flat(self, texts: Sequence[str]) -> tuple[np.ndarray, np.ndarray]:
-        raw = [text.encode() for text in self._reference.with_prefix_space(texts)]
-        can_read = (text.isascii() or self._engine.can_read(each) for text, each in zip(texts, raw, strict=True))
-        readable = np.fromiter(can_read, bool, len(raw))
-        if readable.all():
+    def encode_batch(self, texts: Sequence[str], utf8: Sequence[bytes] | None = None) -> list[np.ndarray]:
+        raw = [text.encode() for text in texts] if utf8 is None else utf8
+        readable = [text.isascii() or self._engine.can_read(each) for text, each in zip(texts, raw, strict=True)]
+        if all(readable):
             return self._encode_by_engine(texts, raw)
-        ours, others = (np.flatnonzero(each).tolist() for each in (readable, ~readable))
-        lengths = np.empty(len(texts), np.int64)
-        fast_ids, lengths[ours] = self._encode_by_engine([texts[i] for i in ours], [raw[i] for i in ours])
-        slow_ids, lengths[others] = self._reference.encode_flat([texts[i] for i in others])
-        ids, is_fast = np.empty(lengths.sum(), np.int32), np.repeat(readable, lengths)
-        ids[is_fast], ids[~is_fast] = fast_ids, slow_ids
-        return ids, lengths
+        fast = iter(self._encode_by_engine(list(compress(texts, readable)), list(compress(raw, readable))))
+        slow = iter(self._reference.encode_batch([text for text, fit in zip(texts, readable, strict=True) if not fit]))
+        return [next(fast if fit else slow) for fit in readable]
 
-    def _encode_by_engine(self, texts: Sequence[str], raw: list[bytes]) -> tuple[np.ndarray, np.ndarray]:
-        """As `encode_flat`; a text that the engine refuses is found by halving, and goes to the reference."""
+    def _encode_by_engine(self, texts: Sequence[str], raw: Sequence[bytes]) -> list[np.ndarray]:
+        """As `encode_batch`; a text that the engine refuses is found by halving, and goes to the reference."""
         try:
             return self._engine.encode(raw)
         except BaseException as error:
             if not _is_refusal(error):
                 raise
         if len(texts) == 1:
-            return self._reference.encode_flat(texts)
+            return self._reference.encode_batch(texts)
         middle = len(texts) // 2
-        ids, lengths = self._encode_by_engine(texts[:middle], raw[:middle])
-        more_ids, more_lengths = self._encode_by_engine(texts[middle:], raw[middle:])
-        return np.concatenate([ids, more_ids]), np.concatenate([lengths, more_lengths])
+        return [
+            *self._encode_by_engine(texts[:middle], raw[:middle]),
+            *self._encode_by_engine(texts[middle:], raw[middle:]),
+        ]
 
     def _encode(self, texts: Sequence[str], *, continued: bool) -> list[np.ndarray]:
-        if continued:
-            return self._reference._encode(texts, continued=True)
-        ids, lengths = self.encode_flat(texts)
-        return np.split(ids, np.cumsum(lengths))[:-1]
+        return self._reference._encode(texts, continued=True) if continued else self.encode_batch(texts)
 
-    def _encode_with_offsets(self, texts: Sequence[str]) -> list[tuple[np.ndarray, np.ndarray]]:
-        return self._reference._encode_with_offsets(texts)  # no engine tells offsets
+    def _encode_with_offsets(self, texts: Sequence[str], *, continued: bool) -> list[tuple[np.ndarray, np.ndarray]]:
+        return self._reference._encode_with_offsets(texts, continued=continued)  # no engine tells offsets
+
+    @property
+    def _safe_cut(self) -> re.Pattern[str] | None:
+        return self._reference._safe_cut
 
     def _decode(self, ids: list[int]) -> str:
         return self._reference._decode(ids)
@@ -94,7 +93,7 @@ def accelerated(tokenizer: Tokenizer) -> Tokenizer | None:
     if not isinstance(tokenizer, HuggingFaceTokenizer) or (library := fast_library(tokenizer)) is None:
         return None
     try:
-        return FastTokenizer(tokenizer, load_engine(tokenizer.model, library))
+        return FastTokenizer(tokenizer, load_engine(tokenizer.model, library, prefix_space=tokenizer.prefix_space))
     except BaseException as error:
         if not _is_refusal(error):
             raise

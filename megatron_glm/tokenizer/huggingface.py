@@ -2,15 +2,19 @@
 
 from __future__ import annotations
 
+import json
 import os
 import re
 from collections.abc import Sequence
+from functools import cached_property
 
 import numpy as np
 import tokenizers
 
 from megatron_glm.errors import TokenizerError
 from megatron_glm.tokenizer.base import Kind, Tokenizer
+from megatron_glm.tokenizer.forms import BERT_WORDPIECE, BYTE_LEVEL_BPE, has_form
+from megatron_glm.tokenizer.long_texts import BEFORE_SPACE, BEFORE_SPACE_OR_CHINESE
 from megatron_glm.tokenizer.special import SpecialTokens
 
 _BRACKETED = re.compile(r"\[.+\]")
@@ -42,7 +46,7 @@ class HuggingFaceTokenizer(Tokenizer):
         self._backend.no_truncation()  # both may be baked into a file, and would change documents silently
         self._backend.no_padding()
         self.kind = kind
-        self._prefix_space = prefix_space
+        self.prefix_space = prefix_space
         self._bytes_of = {sign: byte for byte, sign in enumerate(_byte_signs())} if kind == "bpe" else {}
         super().__init__(model, special, self._backend.get_vocab_size(with_added_tokens=True))
         self._roles = frozenset(special.by_role().values())
@@ -56,17 +60,18 @@ class HuggingFaceTokenizer(Tokenizer):
 
     def with_prefix_space(self, texts: Sequence[str]) -> list[str]:
         """The texts as their first words are to be read."""
-        return [" " + text if text else text for text in texts] if self._prefix_space else list(texts)
+        return [" " + text if text else text for text in texts] if self.prefix_space else list(texts)
 
     def _encode(self, texts: Sequence[str], *, continued: bool) -> list[np.ndarray]:
         spaced = list(texts) if continued else self.with_prefix_space(texts)
         encodings = self._backend.encode_batch_fast(spaced, add_special_tokens=False)
         return [np.array(encoding.ids, dtype=np.int32) for encoding in encodings]
 
-    def _encode_with_offsets(self, texts: Sequence[str]) -> list[tuple[np.ndarray, np.ndarray]]:
-        shift = int(self._prefix_space)
+    def _encode_with_offsets(self, texts: Sequence[str], *, continued: bool) -> list[tuple[np.ndarray, np.ndarray]]:
+        shift = int(self.prefix_space and not continued)
+        spaced = list(texts) if continued else self.with_prefix_space(texts)
         encoded = []
-        for encoding in self._backend.encode_batch(self.with_prefix_space(texts), add_special_tokens=False):
+        for encoding in self._backend.encode_batch(spaced, add_special_tokens=False):
             offsets = np.array(encoding.offsets, np.int32).reshape(-1, 2)
             # Tokens that share a character all have its end; only the last of them ends there.
             offsets[:-1, 1] = np.minimum(offsets[:-1, 1], offsets[1:, 0])
@@ -74,10 +79,17 @@ class HuggingFaceTokenizer(Tokenizer):
             encoded.append((np.array(encoding.ids, np.int32), offsets))
         return encoded
 
+    @cached_property
+    def _safe_cut(self) -> re.Pattern[str] | None:
+        definition = json.loads(self._model)
+        if has_form(definition, BYTE_LEVEL_BPE):
+            return BEFORE_SPACE
+        return BEFORE_SPACE_OR_CHINESE if has_form(definition, BERT_WORDPIECE) else None
+
     def _decode(self, ids: list[int]) -> str:
         text = self._backend.decode(ids, skip_special_tokens=False)
         starts_with_text = bool(ids) and ids[0] not in self._roles
-        return text.removeprefix(" ") if self._prefix_space and starts_with_text else text
+        return text.removeprefix(" ") if self.prefix_space and starts_with_text else text
 
     def _stands_for_text(self, id: int) -> bool:
         # BERT writes what is no text in brackets, [unused7] too; its own pre-tokenizer parts brackets from words.
@@ -94,7 +106,7 @@ class HuggingFaceTokenizer(Tokenizer):
         return self._backend.id_to_token(id)
 
     def _options(self) -> dict:
-        return {"prefix_space": self._prefix_space}
+        return {"prefix_space": self.prefix_space}
 
 
 def _byte_signs() -> list[str]:

@@ -11,9 +11,9 @@ from pathlib import Path
 from megatron_glm.config.schema import Config, Objective, Source
 from megatron_glm.model.sizes import padded_vocab_size, parameter_shapes
 from megatron_glm.parallel.layout import Layout
+from megatron_glm.planning.stages import Division
 from megatron_glm.planning.typical_step import sent_per_step
 from megatron_glm.training.layout_table import layout_table, pipeline_picture, rank_parameters
-from megatron_glm.training.model_building import pipeline_stages
 from megatron_glm.training.reporting import short_number
 
 _PACKAGES = ("megatron_glm", "torch", "deepspeed", "triton", "numpy")
@@ -55,6 +55,7 @@ def banner(
     accumulation: int,
     num_ids: int,
     num_parameters: int,
+    division: Division,
     start: str,
     entropy: Mapping[str, float],
 ) -> str:
@@ -71,7 +72,8 @@ def banner(
         "batch": f"{train.global_batch_size} samples ="
         f" {train.micro_batch_size} × {accumulation} × {_count(replicas, 'replica')},"
         f" about {short_number(tokens)} raw tokens a step",
-        **_sent(config, replicas, accumulation, num_ids),
+        **_stages(config, division),
+        **_sent(config, replicas, accumulation, num_ids, division.stages),
         "data": _shares(config.data.sources),
         "objective": f"{_mixture(config.objective)}; loss {train.loss}",
         **_schedules(config),
@@ -83,16 +85,17 @@ def banner(
         "to resume": "give the same command again",
     }
     width = max(map(len, lines))
-    shown = [f"{name:>{width}}  {text}" for name, text in lines.items()]
-    return "\n".join([*shown, *(f"{'':>{width}}  {line}" for line in _spread(config, replicas, accumulation, num_ids))])
+    indent = "\n" + " " * (width + 2)
+    shown = [f"{name:>{width}}  {text.replace(chr(10), indent)}" for name, text in lines.items()]
+    spread = _spread(config, replicas, accumulation, num_ids, division.stages)
+    return "\n".join([*shown, *(f"{'':>{width}}  {line}" for line in spread)])
 
 
-def _spread(config: Config, replicas: int, accumulation: int, num_ids: int) -> list[str]:
+def _spread(config: Config, replicas: int, accumulation: int, num_ids: int, stages: Sequence[range]) -> list[str]:
     """Which rank has what, and the pipeline's schedule, where ranks share a model."""
     layout = Layout(replicas, config.parallel.pipeline, config.parallel.tensor)
     if layout.tensor == layout.pipeline == 1:
         return []
-    stages = pipeline_stages(config, num_ids)
     table = layout_table(
         layout,
         stages=stages,
@@ -114,10 +117,18 @@ def _divided(config: Config) -> str:
     return "".join(parts)
 
 
-def _sent(config: Config, replicas: int, accumulation: int, num_ids: int) -> dict[str, str]:
+def _stages(config: Config, division: Division) -> dict[str, str]:
+    """A line on how the layers are divided, where they are."""
+    if config.parallel.pipeline == 1:
+        return {}
+    layers = " + ".join(str(len(stage)) for stage in division.stages)
+    return {"stages": f"{layers} layers, {division.reason}"}
+
+
+def _sent(config: Config, replicas: int, accumulation: int, num_ids: int, stages: Sequence[range]) -> dict[str, str]:
     """A line on what the processes send each other, where there are several."""
     layout = Layout(replicas, config.parallel.pipeline, config.parallel.tensor)
-    sent = sent_per_step(config, layout, num_ids=num_ids, accumulation=accumulation)
+    sent = sent_per_step(config, layout, num_ids=num_ids, accumulation=accumulation, stages=stages)
     shown = [f"{short_number(size)}B over {axis}" for axis, size in sent.items() if size]
     return {"sent": f"about {', '.join(shown)}, by each process in a step"} if shown else {}
 

@@ -11,7 +11,7 @@ from deepspeed.utils import safe_get_full_grad
 from torch import Tensor, nn
 
 from megatron_glm.checkpoint.format import KINDS, Fragment, Kind
-from megatron_glm.checkpoint.reading import CheckpointReader
+from megatron_glm.checkpoint.source import ValueSource
 from megatron_glm.errors import CheckpointError
 from megatron_glm.model.sizes import WORD_TABLE
 from megatron_glm.parallel.cuts import Shard
@@ -23,6 +23,7 @@ from megatron_glm.training.engine_state import (
     local_parts,
     publish_weights,
     set_update_count,
+    working_parts,
 )
 from megatron_glm.training.replica_check import Copy
 
@@ -48,20 +49,38 @@ class CanonicalState:
 
     def fragments(self) -> Iterator[Fragment]:
         """The fp32 weights and moments that this rank saves; over all ranks each element once."""
-        place = self._groups.place
-        if self._engine.zero_optimization_stage() == 0 and place.data != 0:
-            return
-        for part in local_parts(self._engine):
-            name = self._canonical(part.name)
-            if place.tensor != 0 and not self._shard(name).cut:
-                continue  # the first rank of the group has it too
-            if place.pipeline != 0 and name == WORD_TABLE:
-                continue  # the first stage has it too
+        for part in self._own_parts():
             for kind in KINDS:
-                values = getattr(part, kind).detach()
-                for piece in self._places(part):
-                    stored = values[piece.offset : piece.offset + piece.size]
-                    yield Fragment(name, kind, piece.start, stored, piece.rows, piece.stride)
+                yield from self._fragments_of(part.name, kind, part.start, getattr(part, kind).detach())
+
+    def working_fragments(self) -> Iterator[Fragment]:
+        """The weights that the forward pass reads, as fp32; over all ranks each element once."""
+        for part in working_parts(self._engine):
+            if part.is_partition or self._groups.place.data == 0:
+                yield from self._fragments_of(part.name, "weight", part.start, part.values.float())
+
+    def rounded_fragments(self) -> Iterator[Fragment]:
+        """What these must be: the fp32 weights, rounded to the precision of the forward pass."""
+        precision = {name: parameter.dtype for name, parameter in self._engine.module.named_parameters()}
+        for part in self._own_parts():
+            rounded = part.weight.detach().to(precision[part.name]).float()
+            yield from self._fragments_of(part.name, "weight", part.start, rounded)
+
+    def _own_parts(self) -> Iterator[LocalPart]:
+        """The parts of this rank that no other replica has too."""
+        is_copy = self._engine.zero_optimization_stage() == 0 and self._groups.place.data != 0
+        return iter(()) if is_copy else local_parts(self._engine)
+
+    def _fragments_of(self, full_name: str, kind: Kind, start: int, values: Tensor) -> Iterator[Fragment]:
+        """A flat range of this rank's shard, as it lies in the whole parameter; nothing where another rank saves it."""
+        name, place = self._canonical(full_name), self._groups.place
+        if place.tensor != 0 and not self._shard(name).cut:
+            return  # the first rank of the group has it
+        if place.pipeline != 0 and name == WORD_TABLE:
+            return  # the first stage has it
+        for piece in self._places(name, start, values.numel()):
+            stored = values[piece.offset : piece.offset + piece.size]
+            yield Fragment(name, kind, piece.start, stored, piece.rows, piece.stride)
 
     def copies(self) -> Iterator[Copy]:
         """All weights and moments that this rank holds; parts of ZeRO-3 that come and go are left out."""
@@ -77,26 +96,27 @@ class CanonicalState:
                 yield Copy(name, f"fp32 {kind}{self._held(name)}, {elements}", False, values)
 
     @torch.no_grad()
-    def load(self, checkpoint: CheckpointReader, *, step: int) -> None:
-        """Take weights and moments of a checkpoint saved under any layout.
+    def load(self, source: ValueSource, *, step: int) -> None:
+        """Take weights and moments of a checkpoint saved under any layout, or of another source.
 
         Args:
             step: updates made so far, for Adam's bias correction.
 
         Raises:
-            CheckpointError: the checkpoint's parameters are not this model's.
+            CheckpointError: the source's parameters are not this model's.
         """
-        check_same_shapes(checkpoint.shapes, self._shapes)
+        check_same_shapes(source.shapes, self._shapes)
         set_update_count(self._engine, step)
         for part in local_parts(self._engine):
             name = self._canonical(part.name)
             for kind in KINDS:
-                getattr(part, kind).copy_(_read(checkpoint, name, kind, self._places(part)))
+                places = self._places(name, part.start, part.weight.numel())
+                getattr(part, kind).copy_(_read(source, name, kind, places))
 
         def own_weight(name: str) -> Tensor:
             name = self._canonical(name)
             whole, shard = self._shapes[name], self._shard(name)
-            return _read(checkpoint, name, "weight", shard.rectangles(whole, 0, math.prod(shard.shape(whole))))
+            return _read(source, name, "weight", shard.rectangles(whole, 0, math.prod(shard.shape(whole))))
 
         publish_weights(self._engine, own_weight)
 
@@ -110,10 +130,9 @@ class CanonicalState:
         shard = self._shard(name)
         return f", shard {shard.rank} of {shard.size}" if shard.cut else ""
 
-    def _places(self, part: LocalPart) -> Iterator[Rectangle]:
+    def _places(self, name: str, start: int, length: int) -> Iterator[Rectangle]:
         """Where a flat range of this rank's shard lies in the whole parameter."""
-        name = self._canonical(part.name)
-        return self._shard(name).rectangles(self._shapes[name], part.start, part.start + part.weight.numel())
+        return self._shard(name).rectangles(self._shapes[name], start, start + length)
 
 
 def mark_shards(model: nn.Module, groups: Groups) -> None:
@@ -122,8 +141,8 @@ def mark_shards(model: nn.Module, groups: Groups) -> None:
         parameter.model_parallel = Shard.of(name, rank=0, size=groups.layout.tensor).cut is not None
 
 
-def _read(checkpoint: CheckpointReader, name: str, kind: Kind, places: Iterable[Rectangle]) -> Tensor:
-    return torch.cat([checkpoint.read_rectangle(name, kind, place) for place in places])
+def _read(source: ValueSource, name: str, kind: Kind, places: Iterable[Rectangle]) -> Tensor:
+    return torch.cat([source.read_rectangle(name, kind, place) for place in places])
 
 
 def check_same_shapes(saved: Mapping[str, tuple[int, ...]], wanted: Mapping[str, tuple[int, ...]]) -> None:

@@ -9,7 +9,7 @@ from typing import Self
 from megatron_glm.config.schema import Config
 from megatron_glm.training.metrics import MetricsLog
 from megatron_glm.training.plots import plot_metrics
-from megatron_glm.training.reporting import skip_line, step_line, validation_line
+from megatron_glm.training.reporting import EVENT_LINES, step_line
 
 
 class Console:
@@ -42,10 +42,18 @@ class Console:
         if record["kind"] == "train":
             eta = (self._steps - record["step"]) * record["seconds_per_step"]
             self.say(step_line(record, steps=self._steps, eta_seconds=eta))
-        elif record["kind"] == "validation":
-            self.say(validation_line(record))
-        elif record["kind"] == "skip":
-            self.say(skip_line(record))
+        elif record["kind"] in EVENT_LINES:
+            self.say(EVENT_LINES[record["kind"]](record))
+
+    def forget(self, step: int, validation: dict | None) -> None:
+        """Drop what came after a step to which the run goes back.
+
+        Args:
+            validation: the newest one up to that step.
+        """
+        self.last_validation = validation
+        if self._metrics:
+            self._metrics.rewind(step)
 
     def __enter__(self) -> Self:
         return self

@@ -5,43 +5,17 @@ from __future__ import annotations
 from typing import Any
 
 from megatron_glm.config.schema import Config
-from megatron_glm.errors import ConfigError
 
 _BUCKET_ELEMENTS = 50_000_000
 _NEVER = 2**62
-
-# What our own sections decide. Set beside them, DeepSpeed and the engine around it would disagree,
-# and the loss would be wrong without a word.
-_OURS = {
-    "train_batch_size": "train.global_batch_size",
-    "train_micro_batch_size_per_gpu": "train.micro_batch_size",
-    "gradient_accumulation_steps": "train.global_batch_size and train.micro_batch_size",
-    "gradient_clipping": "optimizer.gradient_clipping",
-    "optimizer": "the section optimizer",
-    "scheduler": "the section schedule",
-    "bf16": "train.precision",
-    "fp16": "train.precision",
-    "pipeline": "parallel.pipeline and train.recompute",
-}
 
 
 def deepspeed_json(config: Config, *, accumulation: int, num_parameters: int) -> dict[str, Any]:
     """What deepspeed.initialize is given.
 
-    What each mode accumulates gradients in: fp32 runs in fp32; bf16 at stage 1 in fp32; bf16 at
-    stages 2 and 3 in bf16; fp16 in fp16, scaled.
-
-    Raises:
-        ConfigError: a combination that DeepSpeed does not implement, with the nearest possible one; a
-            setting in the expert section that another section decides.
+    Gradients are accumulated over micro-batches and averaged over replicas in fp32, whatever the precision.
     """
-    _refuse_ours(config.deepspeed)
     stage, precision = config.parallel.zero_stage, config.train.precision
-    if precision != "fp32" and stage == 0:
-        raise ConfigError(
-            f"parallel.zero_stage: 0 with train.precision {precision} would sum gradients in {precision} without an"
-            " fp32 master copy; use parallel.zero_stage=1"
-        )
     bucket = max(1, min(_BUCKET_ELEMENTS, num_parameters))
     tree: dict[str, Any] = {
         "train_micro_batch_size_per_gpu": config.train.micro_batch_size,
@@ -75,19 +49,14 @@ def deepspeed_json(config: Config, *, accumulation: int, num_parameters: int) ->
             "hysteresis": 1,  # every overflow halves the scale
         }
     if precision == "bf16":
-        tree["bf16"] = {"enabled": True}
-        if stage == 1:
-            tree["data_types"] = {"grad_accum_dtype": "fp32"}
+        # Without it stage 2 would update with gradients that are not finite, which all other stages leave out.
+        tree["bf16"] = {"enabled": True, "check_grad_overflow": True}
+    if precision != "fp32":
+        # By default both are in the training precision: a sum of many bf16 gradients loses the small ones, and would
+        # depend on how many micro-batches and replicas it is taken over.
+        tree["data_types"] = {"grad_accum_dtype": "fp32"}
+        tree["communication_data_type"] = "fp32"
     return merge(tree, config.deepspeed)
-
-
-def _refuse_ours(expert: dict[str, Any]) -> None:
-    for key in expert:
-        if key in _OURS:
-            raise ConfigError(f"deepspeed.{key}: is decided by {_OURS[key]}; set it there")
-    zero = expert.get("zero_optimization")
-    if isinstance(zero, dict) and "stage" in zero:
-        raise ConfigError("deepspeed.zero_optimization.stage: is decided by parallel.zero_stage; set it there")
 
 
 def merge(base: dict[str, Any], changes: dict[str, Any]) -> dict[str, Any]:

@@ -33,6 +33,33 @@ def local_parts(engine: DeepSpeedEngine) -> Iterator[LocalPart]:
     return by_stage[engine.zero_optimization_stage()](engine)
 
 
+@dataclass(frozen=True)
+class WorkingPart:
+    """Elements start … start + n of a parameter as the forward pass reads them: flat [n], in its precision.
+
+    Attributes:
+        is_partition: each rank of a replica group has another part; else all have this one.
+    """
+
+    name: str
+    start: int
+    values: Tensor
+    is_partition: bool
+
+
+def working_parts(engine: DeepSpeedEngine) -> Iterator[WorkingPart]:
+    """The weights that this rank computes with, or its partitions of those that ZeRO-3 gathers when needed."""
+    for name, parameter in engine.module.named_parameters():
+        if engine.zero_optimization_stage() < 3 or parameter.numel():  # stage 3 keeps small ones whole
+            yield WorkingPart(name, 0, parameter.detach().flatten(), False)
+            continue
+        partition = parameter.ds_tensor.detach()
+        start = partition.numel() * engine.optimizer._get_param_partition_rank(parameter)
+        count = min(partition.numel(), parameter.ds_numel - start)
+        if count > 0:  # else all of it is padding
+            yield WorkingPart(name, start, partition.flatten()[:count], True)
+
+
 def create_moments(engine: DeepSpeedEngine) -> None:
     """Give every optimizer tensor its moments before the first update does. Once: DeepSpeed links to them."""
     optimizer = _torch_optimizer(engine)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
 
 from megatron_glm.config.phases import run_phases
 from megatron_glm.config.schema import Config
@@ -16,15 +17,16 @@ Engine = ZeroEngine | PipelineEngine
 _ROW_MULTIPLE = 64
 
 
-def build_engine(config: Config, num_ids: int, *, groups: Groups, accumulation: int) -> Engine:
+def build_engine(config: Config, num_ids: int, *, groups: Groups, accumulation: int, stages: Sequence[range]) -> Engine:
     """The engine around this rank's part of a freshly initialised model.
 
     Args:
         num_ids: ids of the tokenizer.
         accumulation: micro-batches of one replica in a step.
+        stages: the layers of each stage of the pipeline.
     """
     kind = PipelineEngine if groups.layout.pipeline > 1 else ZeroEngine
-    return kind(config, build_model(config, num_ids, groups), groups=groups, accumulation=accumulation)
+    return kind(config, build_model(config, num_ids, groups, stages), groups=groups, accumulation=accumulation)
 
 
 def row_capacity(config: Config) -> int | None:

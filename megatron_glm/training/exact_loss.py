@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 
@@ -15,11 +16,18 @@ from megatron_glm.objective.sample import Objective
 
 @dataclass(frozen=True)
 class Counts:
-    """Target tokens of each objective, tokens without padding, and tokens that the span limits left unmasked."""
+    """Target tokens of each objective, tokens without padding, and tokens that the span limits left unmasked.
+
+    Attributes:
+        stops: ranks that wish to stop (agreement.py).
+        news: ranks that have something to tell all others.
+    """
 
     targets: tuple[int, ...] = (0,) * len(Objective)
     tokens: int = 0
     yielded: int = 0
+    stops: int = 0
+    news: int = 0
 
     @classmethod
     def of(cls, batches: Iterable[Batch]) -> Counts:
@@ -30,19 +38,31 @@ class Counts:
         targets = tuple(a + b for a, b in zip(self.targets, other.targets, strict=True))
         return Counts(targets, self.tokens + other.tokens, self.yielded + other.yielded)
 
-    def over_replicas(self, device: torch.device, group: dist.ProcessGroup) -> Counts:
-        """The counts of all replicas, a rank of each in `group`: one all-reduce of five integers."""
-        total = torch.tensor((*self.targets, self.tokens, self.yielded), dtype=torch.int64, device=device)
+    def over_replicas(self, device: torch.device, group: dist.ProcessGroup | None, *, copies: int = 1) -> Counts:
+        """The counts of all replicas, with as many ranks of each in `group`: one all-reduce of seven integers.
+
+        Args:
+            group: None: all processes.
+            copies: the ranks of a replica, which all have its counts.
+        """
+        mine = (*self.targets, self.tokens, self.yielded, self.stops, self.news)
+        total = torch.tensor(mine, dtype=torch.int64, device=device)
         dist.all_reduce(total, group=group)
-        *targets, tokens, yielded = total.tolist()
-        return Counts(tuple(targets), tokens, yielded)
+        *counts, stops, news = total.tolist()
+        *targets, tokens, yielded = (count // copies for count in counts)
+        return Counts(tuple(targets), tokens, yielded, stops, news)
 
 
-def sums_over_replicas(sums: Tensor, group: dist.ProcessGroup) -> tuple[float, ...]:
-    """Summed nll by objective over all replicas: fp64 [3] of each -> three numbers, equal on all."""
+def sums_over_replicas(sums: Tensor, group: dist.ProcessGroup | None, *, copies: int = 1) -> tuple[float, ...]:
+    """Summed nll by objective over all replicas: fp64 [3] of each -> three numbers, equal on all.
+
+    Args:
+        group: with as many ranks of each replica; None: all processes.
+        copies: the ranks of a replica in it, which all have its sums.
+    """
     total = sums.clone()
     dist.all_reduce(total, group=group)
-    return tuple(total.tolist())
+    return tuple((total / copies).tolist())
 
 
 @dataclass
@@ -62,7 +82,7 @@ class LossAverage:
 
     @property
     def mean_loss(self) -> float:
-        return self.loss / self.steps
+        return self.loss / self.steps if self.steps else math.nan
 
     def by_objective(self) -> dict[str, float]:
         """Mean nll of a target token in nats, for each objective that occurred."""

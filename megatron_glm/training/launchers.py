@@ -19,6 +19,7 @@ from dataclasses import dataclass
 from megatron_glm.command import EXIT_USER_ERROR
 from megatron_glm.errors import ConfigError, RankError, UserError
 
+RESTARTS_VARIABLE = "GLM_RESTARTS"  # how often launch_scripts.supervise has started this run again
 # A launcher ends all processes when it sees one fail: rank 0 needs a moment to say why.
 _GRACE_SECONDS = 3.0
 _DEFAULT_PORT = "29500"  # that of torchrun and DeepSpeed
@@ -113,6 +114,11 @@ def launch_variables(environ: Mapping[str, str]) -> dict[str, str]:
         "MASTER_ADDR": _master_address(environ, names),
         "MASTER_PORT": _port(environ),
     }
+
+
+def process_count(environ: Mapping[str, str]) -> int:
+    """Processes of the job, known before they meet. Raises ConfigError as launch_variables does."""
+    return int(launch_variables(environ).get("WORLD_SIZE", "1"))
 
 
 def free_port() -> int:

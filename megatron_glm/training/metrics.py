@@ -40,6 +40,12 @@ class MetricsLog:
         except OSError as error:
             raise UserError(f"{self.path}: cannot be written ({error.strerror}); resume when there is room") from error
 
+    def rewind(self, step: int) -> None:
+        """Drop the records of later steps, which the run will make again."""
+        self.close()
+        _keep_until(self.path, step)
+        self._stream = self.path.open("a", encoding="utf-8")
+
     def close(self) -> None:
         with self._stream:
             self._stream.flush()

@@ -2,30 +2,25 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from functools import partial
 
 from megatron_glm.config.schema import Config
 from megatron_glm.errors import ConfigError
-from megatron_glm.model.costs import layer_costs
 from megatron_glm.model.glm import GLM
 from megatron_glm.model.sizes import padded_vocab_size
 from megatron_glm.parallel.groups import Groups
 from megatron_glm.parallel.sharding import shard_model
-from megatron_glm.parallel.stages import balanced_stages
+from megatron_glm.training.fused_norm import fuse_norms
 
 
 def check_divides(config: Config, num_ids: int) -> None:
-    """See that parallel.tensor ranks can share a layer evenly.
+    """See that parallel.tensor ranks can share the words evenly; check_combinations has seen to the heads.
 
     Raises:
-        ConfigError: the heads or the rows of the word table do not divide.
+        ConfigError: the rows of the word table do not divide.
     """
-    tensor, heads = config.parallel.tensor, config.model.num_attention_heads
-    if heads % tensor:
-        fits = [size for size in range(1, heads + 1) if heads % size == 0]
-        raise ConfigError(
-            f"parallel.tensor: {tensor} does not divide model.num_attention_heads {heads}; allowed: {fits}"
-        )
+    tensor = config.parallel.tensor
     if (rows := padded_vocab_size(config.model, num_ids)) % tensor:
         raise ConfigError(
             f"parallel.tensor: {tensor} does not divide the {rows} rows of the word table; "
@@ -33,14 +28,13 @@ def check_divides(config: Config, num_ids: int) -> None:
         )
 
 
-def pipeline_stages(config: Config, num_ids: int) -> tuple[range, ...]:
-    """The layers of each stage of the pipeline."""
-    costs = layer_costs(config.model, config.objective, window=config.data.window, num_ids=num_ids)
-    return balanced_stages(costs, config.parallel.pipeline)
-
-
-def build_model(config: Config, num_ids: int, groups: Groups) -> GLM:
+def build_model(config: Config, num_ids: int, groups: Groups, stages: Sequence[range]) -> GLM:
     """A freshly initialised model, or this rank's shard of its stage; the values do not depend on the layout."""
+    return build_layers(config, num_ids, groups, stages[groups.place.pipeline], seed=config.train.seed)
+
+
+def build_layers(config: Config, num_ids: int, groups: Groups, layers: range, *, seed: int | None) -> GLM:
+    """This rank's shard of some layers, with what belongs to the ends; seed None leaves the values unset."""
     shard = None
     if groups.layout.tensor > 1:
         shard = partial(
@@ -49,11 +43,14 @@ def build_model(config: Config, num_ids: int, groups: Groups) -> GLM:
             heads=config.model.num_attention_heads,
             spread=config.parallel.sequence,
         )
-    return GLM(
+    glm = GLM(
         config.model,
         num_ids=num_ids,
-        seed=config.train.seed,
+        seed=seed,
         recompute=config.train.recompute,
         shard=shard,
-        layers=pipeline_stages(config, num_ids)[groups.place.pipeline],
+        layers=layers,
+        attention_backend=config.train.attention_backend,
     )
+    fuse_norms(glm, config.train)
+    return glm

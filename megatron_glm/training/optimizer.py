@@ -8,9 +8,8 @@ import torch
 from torch import nn
 
 from megatron_glm.config import schema
-from megatron_glm.errors import ConfigError
 from megatron_glm.model.decay import decayed_names
-from megatron_glm.training.apex import nvidia_apex
+from megatron_glm.training.apex import uses_apex
 
 
 def build_optimizer(module: nn.Module, settings: schema.Optimizer) -> torch.optim.Optimizer:
@@ -26,18 +25,6 @@ def build_optimizer(module: nn.Module, settings: schema.Optimizer) -> torch.opti
         {"params": [p for name, p in named.items() if name not in decayed], "weight_decay": 0.0},
     ]
     options = {"lr": settings.learning_rate, "betas": (settings.beta1, settings.beta2), "eps": settings.eps}
-    if _uses_apex(settings.fused):
+    if uses_apex(settings.fused, "optimizer.fused"):
         return import_module("apex.optimizers").FusedAdam(groups, **options, adam_w_mode=True)
     return torch.optim.AdamW(groups, **options, fused=True)
-
-
-def _uses_apex(wanted: str) -> bool:
-    if wanted == "torch":
-        return False
-    has_gpu = torch.cuda.is_available()
-    if nvidia_apex() is not None and has_gpu:
-        return True
-    if wanted == "apex":
-        missing = "NVIDIA's apex is not installed" if has_gpu else "apex runs on CUDA devices, and there is none"
-        raise ConfigError(f"optimizer.fused: apex, but {missing}; use torch, whose AdamW is fused too")
-    return False

@@ -23,6 +23,7 @@ from megatron_glm.training.canonical_state import CanonicalState, mark_shards
 from megatron_glm.training.clipping import clip_gradients
 from megatron_glm.training.deepspeed_json import deepspeed_json
 from megatron_glm.training.deepspeed_start import start_deepspeed
+from megatron_glm.training.dropped_update import dropped_update
 from megatron_glm.training.exact_loss import Counts
 from megatron_glm.training.loss_scale import LossScale
 from megatron_glm.training.optimizer import build_optimizer
@@ -90,7 +91,8 @@ class PipelineEngine(StatefulEngine):
     def update(self, learning_rate: float) -> float | None:
         """One AdamW update with the accumulated gradients: their global norm before clipping.
 
-        None: an fp16 gradient overflowed on some rank, and all of them skip the update.
+        None: an fp16 gradient overflowed on some rank, and all of them skip the update. They skip it too where the
+        norm is not finite.
         """
         for group in self._engine.optimizer.param_groups:
             group["lr"] = learning_rate
@@ -99,12 +101,18 @@ class PipelineEngine(StatefulEngine):
             norm = clip_gradients(
                 self._engine.module.parameters(), self._clipping, tensor, pipeline=self._groups.pipeline
             )
-            self._engine._exec_optimizer_step()
+            with contextlib.nullcontext() if math.isfinite(norm) else dropped_update(self._engine):
+                self._engine._exec_optimizer_step()
         else:
             self._engine._exec_optimizer_step()
             norm = None if self.loss_scale.overflowed else float(self._engine.get_global_grad_norm())
         self._share_word_table()
         return norm
+
+    def drop(self) -> None:
+        """Make no update of the accumulated gradients; all ranks alike."""
+        with dropped_update(self._engine):
+            self._engine._exec_optimizer_step()
 
     @torch.no_grad()
     def evaluate(self, batches: Iterable[Batch]) -> tuple[Tensor, Counts]:

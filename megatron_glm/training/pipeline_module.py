@@ -79,6 +79,17 @@ class StagePipeline(PipelineModule):
             # The first stage's copy counts in the gradient norm.
             self._words.weight.ds_pipe_replicated = not stage.glm.is_first
 
-    def get_tied_weights_and_groups(self) -> list[tuple[nn.Parameter, dist.ProcessGroup]]:
+    def get_tied_weights_and_groups(self) -> list[tuple[_AccumulatedGradient, dist.ProcessGroup]]:
         """What DeepSpeed sums the gradients of, over which ranks, before it averages over replicas."""
-        return [] if self._words is None else [(self._words.weight, self._ends)]
+        return [] if self._words is None else [(_AccumulatedGradient(self._words.weight), self._ends)]
+
+
+class _AccumulatedGradient:
+    """What DeepSpeed reads of a tied weight: its gradient, from wherever the optimizer accumulates it."""
+
+    def __init__(self, weight: nn.Parameter):
+        # BF16_Optimizer reads the first; the other ones fill grad_accum and leave grad empty, which DeepSpeed's
+        # pipeline takes for nothing to sum.
+        self._hp_grad = getattr(weight, "_hp_grad", None)
+        accumulated = getattr(weight, "grad_accum", None)
+        self.grad = weight.grad if accumulated is None else accumulated

@@ -13,6 +13,7 @@ if TYPE_CHECKING:
     from matplotlib.axes import Axes
 
 _COLOURS = {"token": "tab:blue", "sentence": "tab:green", "document": "tab:orange"}
+_EVENTS = {"not_finite": "tab:red", "spike": "tab:purple", "rewind": "black"}
 
 Curve = tuple[list[int], list[float]]
 
@@ -32,6 +33,7 @@ def plot_metrics(metrics: Path, picture: Path) -> None:
     losses, rate, norm = figure.subplots(3, 1, sharex=True, height_ratios=(4, 1, 1))
     _draw_losses(losses, train, validation)
     _draw_entropy(losses, records)
+    _mark_events(losses, records)
     losses.legend(frameon=False)
     _draw(rate, "learning rate", _curve(train, lambda record: record.get("learning_rate")))
     _draw(norm, "gradient norm", _curve(train, lambda record: record.get("gradient_norm")))
@@ -54,6 +56,14 @@ def _draw_entropy(axes: Axes, records: list[dict]) -> None:
     starts = [record for record in records if record.get("kind") == "start"]
     for name, entropy in (starts[-1]["unigram_entropy"] if starts else {}).items():
         axes.axhline(entropy, color=_COLOURS.get(name), linestyle=":", label=f"{name}, unigram entropy")
+
+
+def _mark_events(axes: Axes, records: list[dict]) -> None:
+    """Where something was wrong, or the run came back to."""
+    for kind, colour in _EVENTS.items():
+        for number, record in enumerate(record for record in records if record.get("kind") == kind):
+            label = None if number else kind.replace("_", " ")
+            axes.axvline(record["step"], color=colour, linewidth=0.8, alpha=0.6, label=label)
 
 
 def _draw(axes: Axes, label: str, curve: Curve) -> None:

@@ -5,8 +5,8 @@ Read it top to bottom for the order in which things are made; trainer.py holds t
 
 from __future__ import annotations
 
-import tempfile
-import uuid
+import os
+import time
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager
 from dataclasses import asdict
@@ -14,34 +14,50 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
-from megatron_glm.checkpoint.reading import CheckpointReader
-from megatron_glm.checkpoint.writing import save_checkpoint
+from megatron_glm.checkpoint.probing import checkpoint_bytes, probe
 from megatron_glm.config.batching import BatchSizes
 from megatron_glm.config.combinations import check_combinations
 from megatron_glm.config.loading import config_to_yaml
 from megatron_glm.config.schema import Config
 from megatron_glm.data.batch import collate
 from megatron_glm.data.dataset import HeldOutDataset, SampleDataset
+from megatron_glm.data.fingerprint import source_fingerprints
 from megatron_glm.data.loader import Loader, StepLoader, evaluation_batches
 from megatron_glm.data.process_loader import ProcessLoader
+from megatron_glm.data.sample_documents import SampleDocuments
 from megatron_glm.data.unigram import unigram_entropy
 from megatron_glm.errors import CheckpointError, ConfigError, RankError, UserError
 from megatron_glm.files import atomic_file
-from megatron_glm.locking import exclusive
+from megatron_glm.locking import exclusive, holder_of
+from megatron_glm.model.sizes import parameter_shapes
 from megatron_glm.parallel.groups import Groups, make_groups
 from megatron_glm.parallel.layout import Layout
 from megatron_glm.parallel.ranks import Ranks
+from megatron_glm.planning.stages import Division
 from megatron_glm.tokenizer.base import Tokenizer
 from megatron_glm.tokenizer.loading import load_tokenizer
 from megatron_glm.training.banner import banner, versions
 from megatron_glm.training.console import Console
+from megatron_glm.training.culprits import Culprits
+from megatron_glm.training.divergence import DivergedError, RewindWished
 from megatron_glm.training.engines import Engine, build_engine, row_capacity
+from megatron_glm.training.fault_points import plant, read_faults
+from megatron_glm.training.guard import Guard, watched
+from megatron_glm.training.launchers import process_count
+from megatron_glm.training.mishaps import Mishaps
 from megatron_glm.training.model_building import check_divides
 from megatron_glm.training.processes import distributed_processes
+from megatron_glm.training.progress import Progress
 from megatron_glm.training.replica_check import ReplicaError, check_replicas
-from megatron_glm.training.resuming import Start, changed_settings, check_continues, choose_start
-from megatron_glm.training.same_data import check_same_data
-from megatron_glm.training.trainer import DivergedError, Progress, Trainer
+from megatron_glm.training.resuming import Start
+from megatron_glm.training.rewinding import Rewinder
+from megatron_glm.training.saved_state import saved_state, tokenizer_files
+from megatron_glm.training.saving import Saver
+from megatron_glm.training.stage_division import divide, saved_stages, stage_bounds
+from megatron_glm.training.starting import Beginning, begin, checkpoints_of, choose
+from megatron_glm.training.steering import Steering
+from megatron_glm.training.stopping import End, forget_end, write_end
+from megatron_glm.training.trainer import Trainer
 
 
 def pretrain(config: Config) -> None:
@@ -50,37 +66,61 @@ def pretrain(config: Config) -> None:
     Raises:
         UserError: the run cannot start or go on; the same on all ranks, but for RankError.
     """
+    started = time.monotonic()
     check_combinations(config)
+    parallel = config.parallel
+    layout = Layout.of(process_count(os.environ), tensor=parallel.tensor, pipeline=parallel.pipeline)
+    accumulation = BatchSizes.of(config.train).accumulation(config.train.micro_batch_size, layout.data)
     with distributed_processes(threads=config.train.threads) as ranks, ExitStack() as held:
-        layout = Layout.of(ranks.size, tensor=config.parallel.tensor, pipeline=config.parallel.pipeline)
-        accumulation = BatchSizes.of(config.train).accumulation(config.train.micro_batch_size, layout.data)
-        inputs = _agreed(ranks, lambda: _Inputs(config))
+        inputs = _agreed(ranks, lambda: _Inputs(config, leads=ranks.rank == 0))
         check_divides(config, inputs.tokenizer.vocab_size)
         leads = ranks.rank == 0
         _agreed(ranks, lambda: held.enter_context(_locked_output(config)) if leads else None)
+        watch = held.enter_context(watched(config, rank=ranks.rank, started=started))
         start = _agreed_start(config, inputs, ranks)
+        shapes = parameter_shapes(config.model, inputs.tokenizer.vocab_size)
+        probe(checkpoints_of(config), bytes_of_one=checkpoint_bytes(shapes), ranks=ranks)
         groups = make_groups(layout)
-        engine = build_engine(config, inputs.tokenizer.vocab_size, groups=groups, accumulation=accumulation)
-        progress, run_id = Progress(), ranks.gather(uuid.uuid4().hex)[0]
-        if start.path:
-            checkpoint = CheckpointReader(start.path, verify=False)  # rank 0 has verified it
-            progress, run_id = Progress(**checkpoint.state["progress"]), checkpoint.run_id
-            engine.load(checkpoint, step=progress.updates)
-            engine.loss_scale.load(checkpoint.state.get("loss_scale"))
+        num_ids = inputs.tokenizer.vocab_size
+        division = divide(
+            config,
+            num_ids,
+            inputs.samples.samples,
+            inputs.collate,
+            groups=groups,
+            ranks=ranks,
+            saved=saved_stages(start.path),
+        )
+        engine = build_engine(config, num_ids, groups=groups, accumulation=accumulation, stages=division.stages)
+        beginning = begin(config, start, engine, groups=groups, ranks=ranks)
+        progress = beginning.progress
         _agreed(ranks, lambda: _write_config(config) if leads else None)
         with Console(config, leads=leads, start_step=progress.step) as console:
             if leads:
-                _announce(config, inputs, engine, layout, accumulation, start, progress, console)
-            _train(config, inputs, engine, groups, ranks, progress, run_id, console)
+                _announce(config, inputs, engine, layout, accumulation, division, beginning, console)
+            guard = Guard(
+                config,
+                ranks,
+                watch,
+                layout=layout,
+                device=engine.device,
+                steering=Steering(config, beginning.saved.get("steering"), first_step=progress.step),
+                progress=progress,
+                record=console.record,
+            )
+            reason = _train(config, inputs, engine, groups, ranks, division, beginning, console, guard)
+        end = End(progress.step, finished=progress.step == config.train.steps, reason=reason)
+        write_end(Path(config.train.output), end, leads=leads)
 
 
 class _Inputs:
-    """What a run reads: tokenizer, training samples, held-out windows."""
+    """What a run reads: tokenizer, training samples, held-out windows; what tells its sources is of rank 0 alone."""
 
-    def __init__(self, config: Config):
+    def __init__(self, config: Config, *, leads: bool):
         self.tokenizer: Tokenizer = load_tokenizer(config.tokenizer.path)
         self.samples = SampleDataset.open(config, self.tokenizer)
         self.held_out = HeldOutDataset.open(config, self.tokenizer)
+        self.source_hashes = source_fingerprints(config) if leads else ()
         self.row_options = {"pad_id": self.tokenizer.special.eos, "capacity": row_capacity(config)}
         self.collate = partial(collate, **self.row_options)
 
@@ -101,24 +141,28 @@ def _agreed(ranks: Ranks, work: Callable[[], Any]) -> Any:
 def _agreed_start(config: Config, inputs: _Inputs, ranks: Ranks) -> Start:
     """Rank 0's choice of a checkpoint, verified byte by byte and fit to be continued."""
 
-    def choose() -> dict | None:
+    def chosen() -> dict | None:
         if ranks.rank != 0:
             return None
-        start = choose_start(config.checkpoint.resume, _checkpoints(config))
-        notes = start.notes
-        if start.path:
-            checkpoint = CheckpointReader(start.path)
-            check_continues(checkpoint, config, tokenizer_hash=inputs.tokenizer.content_hash)
-            check_same_data(checkpoint, config, source_lengths=inputs.samples.lengths)
-            notes += changed_settings(checkpoint.state["config"], config)
-        return {"path": start.path and str(start.path), "notes": notes}
+        hash_now = inputs.tokenizer.content_hash
+        start = choose(
+            config,
+            tokenizer_hash=hash_now,
+            source_lengths=inputs.samples.lengths,
+            source_hashes=inputs.source_hashes,
+        )
+        return {"path": _text(start.path), "notes": start.notes, "weights": _text(start.weights)}
 
-    chosen = ranks.gather(_agreed(ranks, choose))[0]
-    return Start(chosen["path"] and Path(chosen["path"]), tuple(chosen["notes"]))
+    found = ranks.gather(_agreed(ranks, chosen))[0]
+    return Start(_path(found["path"]), tuple(found["notes"]), _path(found["weights"]))
 
 
-def _checkpoints(config: Config) -> Path:
-    return Path(config.train.output) / "checkpoints"
+def _text(path: Path | None) -> str | None:
+    return None if path is None else str(path)
+
+
+def _path(text: str | None) -> Path | None:
+    return None if text is None else Path(text)
 
 
 @contextmanager
@@ -136,8 +180,10 @@ def _locked_output(config: Config) -> Iterator[None]:
 def _write_config(config: Config) -> None:
     """Put the resolved configuration beside the metrics. Raises ConfigError."""
     output = Path(config.train.output)
-    with _told_as_config_error(output), atomic_file(output / "config.yaml") as stream:
-        stream.write(config_to_yaml(config).encode())
+    with _told_as_config_error(output):
+        forget_end(output)
+        with atomic_file(output / "config.yaml") as stream:
+            stream.write(config_to_yaml(config).encode())
 
 
 @contextmanager
@@ -147,6 +193,7 @@ def _told_as_config_error(output: Path) -> Iterator[None]:
     except BlockingIOError as error:
         raise ConfigError(
             f"train.output: another run is writing to '{output}'; wait for it or choose another"
+            f" (it is {holder_of(output / '.lock')})"
         ) from error
     except OSError as error:
         raise ConfigError(f"train.output: '{output}' cannot be written ({error.strerror}); choose another") from error
@@ -158,8 +205,8 @@ def _announce(
     engine: Engine,
     layout: Layout,
     accumulation: int,
-    start: Start,
-    progress: Progress,
+    division: Division,
+    beginning: Beginning,
     console: Console,
 ) -> None:
     """The banner, and the record that opens this part of the metrics file."""
@@ -173,18 +220,20 @@ def _announce(
             accumulation=accumulation,
             num_ids=inputs.tokenizer.vocab_size,
             num_parameters=engine.num_parameters,
-            start="; ".join(start.notes),
+            division=division,
+            start="\n".join(beginning.notes),
             entropy=entropy,
         )
     )
     console.record(
         {
             "kind": "start",
-            **asdict(progress),
-            "notes": start.notes,
+            **asdict(beginning.progress),
+            "notes": beginning.notes,
             "unigram_entropy": entropy,
             "windows": held_out.num_windows,
             "replicas": layout.data,
+            "stages": stage_bounds(division.stages),
             "parameters": engine.num_parameters,
             "versions": versions(),
         }
@@ -197,6 +246,7 @@ def _loader(config: Config, inputs: _Inputs, engine: Engine, groups: Groups, pro
         "consumed_samples": progress.samples,
         "dp_rank": groups.place.data,
         "dp_size": groups.layout.data,
+        "skips": progress.skips,
         "pin_memory": engine.device.type == "cuda",
     }
     if config.data.workers:
@@ -217,11 +267,19 @@ def _train(
     engine: Engine,
     groups: Groups,
     ranks: Ranks,
-    progress: Progress,
-    run_id: str,
+    division: Division,
+    beginning: Beginning,
     console: Console,
-) -> None:
-    loader = _agreed(ranks, lambda: _loader(config, inputs, engine, groups, progress))
+    guard: Guard,
+) -> str:
+    progress, loaders = beginning.progress, ExitStack()
+
+    def open_loader() -> Loader:
+        loaders.close()  # the one before, which is elsewhere
+        return loaders.enter_context(_agreed(ranks, lambda: _loader(config, inputs, engine, groups, progress)))
+
+    loader = open_loader()
+    _agreed(ranks, lambda: plant(read_faults(os.environ), engine=engine, loader=loader, progress=progress))
     validation_batches = partial(
         evaluation_batches,
         inputs.held_out,
@@ -231,27 +289,53 @@ def _train(
         micro_batch_size=config.train.micro_batch_size,
     )
 
-    def save(progress: Progress) -> None:
-        path = save_checkpoint(
-            _checkpoints(config),
-            run_id=run_id,
-            step=progress.step,
-            fragments=engine.fragments(),
-            shapes=engine.shapes,
-            state={
-                "progress": asdict(progress),
-                "loss_scale": engine.loss_scale.state(),
-                "config": config.model_dump(mode="json"),
-                "tokenizer_hash": inputs.tokenizer.content_hash,
-                "source_lengths": inputs.samples.lengths,
-                "num_ids": inputs.tokenizer.vocab_size,
-                "validation": console.last_validation,
-                "versions": versions(),
-            },
-            ranks=ranks,
-            attachments=_tokenizer_files(inputs.tokenizer),
+    mishaps = Mishaps(
+        config.train,
+        beginning.saved.get("mishaps"),
+        progress=progress,
+        record=console.record,
+        documents=Culprits(Path(config.train.output), SampleDocuments(config, inputs.samples), leads=ranks.rank == 0),
+    )
+
+    def state(progress: Progress) -> dict[str, Any]:
+        return saved_state(
+            config,
+            progress,
+            engine=engine,
+            layout=groups.layout,
+            stages=stage_bounds(division.stages),
+            tokenizer=inputs.tokenizer,
+            source_lengths=inputs.samples.lengths,
+            source_hashes=inputs.source_hashes,
+            steering=guard.steering.state(),
+            mishaps=mishaps.state(),
+            validation=console.last_validation,
         )
-        console.say(f"saved {path}")
+
+    saver = Saver(
+        config.checkpoint,
+        engine,
+        directory=checkpoints_of(config),
+        run_id=beginning.run_id,
+        state=state,
+        attachments=tokenizer_files(inputs.tokenizer),
+        ranks=ranks,
+        report=console.record,
+    )
+    rewinder = Rewinder(
+        engine,
+        mishaps,
+        directory=checkpoints_of(config),
+        run_id=beginning.run_id,
+        groups=groups,
+        ranks=ranks,
+        progress=progress,
+        forget=console.forget,
+        record=console.record,
+    )
+
+    def go_back(wish: RewindWished) -> Loader | None:
+        return open_loader() if rewinder(wish) else None
 
     trainer = Trainer(
         config,
@@ -264,21 +348,16 @@ def _train(
         validation_batches=validation_batches,
         objectives=inputs.held_out.objectives,
         record=console.record,
-        save=save,
+        saver=saver,
         check=lambda step: check_replicas(engine.copies(), step=step, groups=groups, ranks=ranks),
+        guard=guard,
+        mishaps=mishaps,
+        go_back=go_back,
     )
-    with loader:
+    with loaders, saver:
         try:
-            trainer.run()
+            return trainer.run()
         except (DivergedError, CheckpointError, ReplicaError):
             raise  # raised by all ranks alike
         except UserError as error:
             raise RankError(f"rank {ranks.rank}: {error}") from error
-
-
-def _tokenizer_files(tokenizer: Tokenizer) -> dict[str, bytes]:
-    """The tokenizer as attachments, so that a release can be made from a checkpoint alone."""
-    with tempfile.TemporaryDirectory() as directory:
-        folder = Path(directory) / "tokenizer"
-        tokenizer.save(folder)
-        return {str(path.relative_to(directory)): path.read_bytes() for path in folder.rglob("*") if path.is_file()}

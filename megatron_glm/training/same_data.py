@@ -20,13 +20,16 @@ from megatron_glm.data.blend import normalized
 from megatron_glm.errors import CheckpointError
 
 
-def check_same_data(checkpoint: CheckpointReader, config: Config, *, source_lengths: Sequence[int]) -> None:
+def check_same_data(
+    checkpoint: CheckpointReader, config: Config, *, source_lengths: Sequence[int], source_hashes: Sequence[str]
+) -> None:
     """Refuse other sources, windows or objectives for the samples that were consumed.
 
-    A source may have moved: it is known by its length, where its path is new.
+    A source may have moved: it is known by its documents, where its path is new.
 
     Args:
         source_lengths: stream tokens of each of `all_sources`.
+        source_hashes: `source_fingerprints` of them.
 
     Raises:
         CheckpointError: with the phase to write instead.
@@ -49,7 +52,7 @@ def check_same_data(checkpoint: CheckpointReader, config: Config, *, source_leng
     if len(before) != len(after):
         name = max(before, after, key=len)[min(len(before), len(after))].field
         raise _refusal(checkpoint, name, before[-1].settings, now, consumed)
-    _check_sources(checkpoint, saved, now, before, source_lengths)
+    _check_sources(checkpoint, saved, now, before, source_lengths, source_hashes)
 
 
 def _places(phases: Sequence[RunPhase]) -> dict:
@@ -80,9 +83,11 @@ def _check_sources(
     now: Sequence[RunPhase],
     consumed: Sequence[RunPhase],
     lengths: Sequence[int],
+    hashes: Sequence[str],
 ) -> None:
-    """Of the sources that were read, each must have its length, and a path of its own or a new one."""
+    """Of the sources that were read, each must have its documents, and a path of its own or a new one."""
     saved_lengths = checkpoint.state["source_lengths"]
+    saved_hashes = checkpoint.state.get("source_hashes", hashes)  # a checkpoint of before can only tell lengths
     known = _places(saved)
     for place, ((_, old), (field, new)) in enumerate(zip(all_sources(saved), all_sources(now), strict=False)):
         if place not in {known[identity(source)] for phase in consumed for source in phase.settings.sources}:
@@ -97,6 +102,12 @@ def _check_sources(
             raise CheckpointError(
                 f"{checkpoint.path}: {field}: '{new.name}' stands where '{old.name}' was trained on; put the sources"
                 " back in their order"
+            )
+        if saved_hashes[place] != hashes[place]:
+            raise CheckpointError(
+                f"{checkpoint.path}: {field}: '{new.name}' holds other documents than '{old.name}' did when it was"
+                " trained on, though as many tokens; give the data it was trained on, and new data as a source of a"
+                " phase"
             )
 
 

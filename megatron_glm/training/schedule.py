@@ -30,3 +30,8 @@ def embedding_gradient_factor(settings: EmbeddingGradient, consumed_samples: int
         return settings.factor
     risen = min(1.0, max(0.0, (consumed_samples - settings.hold_samples) / settings.rise_samples))
     return settings.factor + (1.0 - settings.factor) * risen
+
+
+def rewarmup_factor(steps_since_load: int, rewarmup_steps: int) -> float:
+    """What the schedule's rate is multiplied by after a load: rises linearly to 1, at step `rewarmup_steps` of it."""
+    return min(1.0, steps_since_load / rewarmup_steps) if rewarmup_steps else 1.0

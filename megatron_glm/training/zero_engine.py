@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterable, Sequence
+from contextlib import nullcontext
 
 import torch
 from deepspeed.accelerator import get_accelerator
@@ -19,6 +20,7 @@ from megatron_glm.training.canonical_state import CanonicalState, mark_shards
 from megatron_glm.training.clipping import clip_gradients
 from megatron_glm.training.deepspeed_json import deepspeed_json
 from megatron_glm.training.deepspeed_start import start_deepspeed
+from megatron_glm.training.dropped_update import dropped_update
 from megatron_glm.training.exact_loss import Counts
 from megatron_glm.training.loss_module import WeightedLoss
 from megatron_glm.training.loss_scale import LossScale
@@ -86,17 +88,24 @@ class ZeroEngine(StatefulEngine):
     def update(self, learning_rate: float) -> float | None:
         """One AdamW update with the accumulated gradients: their global norm before clipping.
 
-        None: an fp16 gradient overflowed on some rank, and all of them skip the update.
+        None: an fp16 gradient overflowed on some rank, and all of them skip the update. They skip it too where the
+        norm is not finite.
         """
         for group in self._engine.optimizer.param_groups:
             group["lr"] = learning_rate
         if self._engine.zero_optimization_stage() == 0:
             group = self._groups.tensor if self._groups.layout.tensor > 1 else None
             norm = clip_gradients(self._engine.module.parameters(), self._clipping, group)
-            self._engine.step()
+            with nullcontext() if math.isfinite(norm) else dropped_update(self._engine):
+                self._engine.step()
             return norm
         self._engine.step()
         return None if self.loss_scale.overflowed else float(self._engine.get_global_grad_norm())
+
+    def drop(self) -> None:
+        """Make no update of the accumulated gradients; all ranks alike."""
+        with dropped_update(self._engine):
+            self._engine.step()
 
     @torch.no_grad()
     def evaluate(self, batches: Iterable[Batch]) -> tuple[Tensor, Counts]:

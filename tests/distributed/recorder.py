@@ -42,7 +42,7 @@ class Recorder(TorchDispatchMode):
         place, layout = groups.place, groups.layout
         model = tuple(rank for rank in range(layout.processes) if layout.coordinates(rank).data == place.data)
         # DeepSpeed makes groups of its own; they are known by their ranks. Of equal ones the last name holds.
-        self._axes: dict[tuple[int, ...], str] = {model: "model"}
+        self._axes: dict[tuple[int, ...], str] = {tuple(range(layout.processes)): "world", model: "model"}
         for name, group in (
             ("pipeline", groups.ends),
             ("pipeline", groups.pipeline),

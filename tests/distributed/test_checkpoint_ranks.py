@@ -85,7 +85,7 @@ def play(rank: int, directory: Path) -> None:
     seen["saved"] = save(runs, 1, ranks)
     start = time.monotonic()
     seen["full disk of rank 1"] = save(runs, 2, ranks, FullFrom(0) if rank == 1 else None)
-    seen["full disk of rank 0, manifest"] = save(runs, 2, ranks, FullFrom(3) if rank == 0 else None)
+    seen["full disk of rank 0, manifest"] = save(runs, 2, ranks, FullFrom(4) if rank == 0 else None)
     seen["seconds"] = time.monotonic() - start
     seen["found"] = find_checkpoint(runs).name
     seen["left"] = sorted(path.name for path in runs.iterdir())

@@ -71,3 +71,13 @@ def test_a_run_goes_on_under_one_layout_after_another(corpus, one_process):
     moved = losses(output)
     for step in range(1, STEPS + 1):
         assert moved["train", step, "loss"] == pytest.approx(one_process["train", step, "loss"], rel=1e-5)
+
+
+def test_stages_are_measured_at_the_start_and_kept_by_a_resume(corpus):
+    options = ["model.num_layers=5", "parallel.pipeline=2", "parallel.zero_stage=0"]
+    for steps in (2, 4):
+        output = train(corpus, "measured", 2, *options, steps=steps)
+    records = [json.loads(line) for line in (output / "metrics.jsonl").read_text().splitlines()]
+    first, second = (record["stages"] for record in records if record["kind"] == "start")
+    assert first == second
+    assert [layer for start, stop in first for layer in range(start, stop)] == list(range(5))

@@ -2,14 +2,17 @@
 
 import json
 import re
+import shutil
 
 import pytest
 
+from data_tools import preprocess
 from megatron_glm.checkpoint.discovery import scan_checkpoints
 from megatron_glm.checkpoint.reading import CheckpointReader
 from tests.distributed.ranks import run_ranks
 from tests.endtoend import pretraining_cases as cases
 from tests.endtoend.corpus import make_corpus
+from tests.endtoend.corpus import run as run_command
 
 pytestmark = pytest.mark.distributed
 
@@ -57,3 +60,18 @@ def test_a_change_of_what_was_consumed_is_refused_with_the_phase_to_write(corpus
     )
     phase = re.search(r"\{.*\}$", message)[0]
     assert train(corpus, run, f"data.phases=[{phase}]", processes=1) == "no error"
+
+
+def test_data_that_were_written_anew_with_as_many_tokens_are_refused(tmp_path):
+    corpus = make_corpus(tmp_path, steps=10)
+    run = tmp_path / "run"
+    assert train(corpus, run, "train.steps=4", processes=1) == "no error"
+    documents = (tmp_path / "text.txt").read_text().rstrip("\n").split("\n\n")
+    (tmp_path / "text.txt").write_text("\n\n".join(reversed(documents)) + "\n")
+    shutil.rmtree(tmp_path / "data")
+    options = ("--tokenizer", tmp_path / "tokenizer", "--output", tmp_path / "data", "--held-out", 0.1, "--workers", 1)
+    run_command(preprocess.main, "--input", tmp_path / "text.txt", *options)
+    message = train(corpus, run, processes=1)
+    assert message.startswith("CheckpointError: ")
+    assert "data.sources[0]: " in message
+    assert "holds other documents" in message

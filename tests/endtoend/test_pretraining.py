@@ -118,10 +118,11 @@ def test_a_damaged_checkpoint_is_named_and_passed_over(corpus, whole_run, tmp_pa
     data[-5] ^= 1
     part.write_bytes(data)
     run_ranks(1, cases.train, str(corpus.config), f"train.output={run}")
-    passed_over, origin = records(run, "start")[-1]["notes"]
+    passed_over, origin, loaded = records(run, "start")[-1]["notes"]
     assert passed_over.startswith(f"passed over {run}/checkpoints/step_00000040")
     assert part.name in passed_over
     assert origin == f"from {run}/checkpoints/step_00000020"
+    assert "both moments of step 20" in loaded
     assert final(run).step == 40
 
 

@@ -102,7 +102,14 @@ def test_every_setting_is_explained_in_words():
 
 
 def test_every_key_of_a_metrics_record_is_explained():
-    functions = {"trainer.py": {"_training_record", "validate", "_position"}, "pretraining.py": {"_announce"}}
+    functions = {
+        "trainer.py": {"_training_record", "validate", "_stop"},
+        "progress.py": {"position"},
+        "mishaps.py": {"_tell_not_finite", "_tell_spike", "_tell"},
+        "rewinding.py": {"__call__"},
+        "stragglers.py": {"compare"},
+        "pretraining.py": {"_announce"},
+    }
     keys = set()
     for file, names in functions.items():
         tree = ast.parse((REPOSITORY / "megatron_glm/training" / file).read_text(encoding="utf-8"))
@@ -213,7 +220,7 @@ def commands(*, failing: bool = True) -> Iterator[str]:
 
 def help_of(command: str, capsys: pytest.CaptureFixture) -> str | None:
     """The help of a command of ours; None for another program's."""
-    if found := re.match(r"python -m (data_tools\.\w+|launch_scripts\.\w+)", command):
+    if found := re.match(r"python -m (data_tools\.\w+|launch_scripts\.\w+|glm_kernels\.\w+)", command):
         package = import_module(found[1])
         module = import_module(f"{found[1]}.__main__") if hasattr(package, "__path__") else package
         with pytest.raises(SystemExit):
@@ -239,6 +246,20 @@ def test_every_option_that_a_page_uses_exists(capsys):
             assert option in text, f"{command}: has no option {option}"
         checked += 1
     assert checked > 8
+
+
+def test_every_test_that_a_page_names_exists():
+    named = {
+        match for path in PAGES for match in re.findall(r"`(tests/[\w/]+\.py)(?:::(\w+))?", path.read_text("utf-8"))
+    }
+    assert len(named) > 40
+    missing = [
+        f"{file}::{name}"
+        for file, name in named
+        if not (REPOSITORY / file).exists()
+        or (name and f"\ndef {name}(" not in (REPOSITORY / file).read_text(encoding="utf-8"))
+    ]
+    assert missing == []
 
 
 def test_every_override_that_a_page_uses_is_a_setting():

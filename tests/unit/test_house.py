@@ -198,7 +198,8 @@ def test_tests_lie_where_the_tested_code_lies():
 def commands() -> list[str]:
     """The modules that are started by name: those of `python -m` and of the launcher."""
     started = [f"data_tools.{file.stem}" for file in python_files("data_tools") if "__main__" in file.read_text()]
-    named = ["megatron_glm.cli", "megatron_glm.doctor.__main__", "pretrain_glm", "launch_scripts.demo.__main__"]
+    named = ["megatron_glm.cli", "megatron_glm.doctor.__main__", "pretrain_glm", "glm_kernels.tune"]
+    named += [f"launch_scripts.{name}.__main__" for name in ("demo", "supervise")]
     return [*named, *started]
 
 

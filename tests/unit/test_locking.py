@@ -2,6 +2,7 @@
 
 import os
 import signal
+import socket
 import subprocess
 import sys
 import threading
@@ -34,7 +35,8 @@ def holder(tmp_path):
 def test_another_process_is_kept_out_until_the_block_ends(tmp_path, holder):
     path = tmp_path / "lock"
     for _ in range(2):  # a refused one must not take the file away either
-        with pytest.raises(BlockingIOError, match="another process is writing here"), exclusive(path):
+        holder_told = f"another process is writing here: process {holder.pid} on {socket.gethostname()} since 20"
+        with pytest.raises(BlockingIOError, match=holder_told), exclusive(path):
             pass
     holder.communicate()
     assert not path.exists()

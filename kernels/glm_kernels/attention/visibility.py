@@ -8,11 +8,13 @@ mask of T tokens takes four int32 arrays of length T, and no device ever holds T
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 import numpy as np
 import torch
 from torch import Tensor
+
+LONG_SEGMENT = 2048  # tokens: above it the tiles at a segment's borders are few, however wide
 
 
 @dataclass(frozen=True)
@@ -20,7 +22,8 @@ class Visibility:
     """The attention mask of a row of T tokens.
 
     Query i sees the keys [key_start[i], key_end[i]); key j is seen by the queries
-    [query_start[j], query_end[j]). Padding stands at the end and has empty intervals.
+    [query_start[j], query_end[j]). Padding stands at the end and has empty intervals. Any mask of which both
+    views are intervals will do; back ends that go segment by segment need its segments.
 
     Source: GLM paper (arXiv 2103.10360), section 2.1.1 and figure 2(d).
     """
@@ -30,6 +33,13 @@ class Visibility:
     query_start: Tensor
     query_end: Tensor
     segments: tuple[tuple[int, int, int], ...]  # on the host: (start, length of part A, end)
+    has_long_segments: bool = field(init=False)  # whether wide tiles suit it, see tiles.py
+
+    def __post_init__(self):
+        lengths = [end - start for start, _, end in self.segments]
+        # Weighted by themselves: that is where the products of queries and keys are.
+        is_long = sum(n * n for n in lengths) >= LONG_SEGMENT * max(1, sum(lengths))
+        object.__setattr__(self, "has_long_segments", is_long)
 
     @classmethod
     def from_segments(cls, segments: Iterable[Sequence[int]], length: int) -> Visibility:

@@ -10,6 +10,8 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from glm_kernels.hashing import hashed, token_keys
+
 
 class Site(IntEnum):
     """Where in a layer something is dropped. The numbers are part of the key: they never change."""
@@ -26,6 +28,7 @@ class RowKeys:
 
     sample: Tensor  # int64 [T] global sample index; -1 in padding
     token: Tensor  # int32 [T] place in the sample; 0 in padding
+    token_key: Tensor  # int64 [T] hash of the two: the counter of the kernels' Philox
     spans: tuple[tuple[int, int, int], ...]  # on the host: (global sample index, start, end) in the row
 
     @classmethod
@@ -38,15 +41,17 @@ class RowKeys:
         for sample, start, end in spans:
             sample_of[start:end] = sample
             token_of[start:end] = np.arange(end - start)
-        return cls(torch.from_numpy(sample_of), torch.from_numpy(token_of), spans)
+        per_token = (sample_of, token_of, token_keys(sample_of, token_of))
+        return cls(*(torch.from_numpy(values) for values in per_token), spans)
 
     def to(self, device: torch.device | str) -> RowKeys:
         """The same on another device."""
-        return RowKeys(self.sample.to(device, non_blocking=True), self.token.to(device, non_blocking=True), self.spans)
+        per_token = (self.sample, self.token, self.token_key)
+        return RowKeys(*(values.to(device, non_blocking=True) for values in per_token), self.spans)
 
     def pin_memory(self) -> RowKeys:
         """The same in page-locked memory."""
-        return RowKeys(self.sample.pin_memory(), self.token.pin_memory(), self.spans)
+        return RowKeys(self.sample.pin_memory(), self.token.pin_memory(), self.token_key.pin_memory(), self.spans)
 
 
 @dataclass(frozen=True)
@@ -56,3 +61,16 @@ class DropoutKey:
     seed: int
     layer: int
     site: int
+
+    def philox_key(self) -> int:
+        """A 64-bit hash of the three, as a signed integer: the key of the kernels' Philox."""
+        return hashed(self.seed, self.layer, self.site)
+
+
+def drop_threshold(probability: float) -> int:
+    """A random 32-bit word below this drops; given as a signed 32-bit integer, for the kernels' arguments.
+
+    A probability of 1 leaves one word of 2**32 that does not: what it keeps is scaled by `keep_scale`, 0.
+    """
+    threshold = min(round(probability * 2**32), 2**32 - 1)
+    return threshold - (threshold >> 31 << 32)

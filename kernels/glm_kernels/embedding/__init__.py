@@ -1,5 +1,5 @@
 """The embedding sum."""
 
-from glm_kernels.embedding.op import embedding
+from glm_kernels.embedding.op import add_positions, embedding, own_words
 
-__all__ = ["embedding"]
+__all__ = ["add_positions", "embedding", "own_words"]

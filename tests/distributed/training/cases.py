@@ -16,6 +16,7 @@ from megatron_glm.objective.sample import Objective, Sample
 from megatron_glm.parallel.groups import Groups, make_groups
 from megatron_glm.parallel.layout import Layout
 from megatron_glm.parallel.ranks import Ranks
+from megatron_glm.planning.stages import pipeline_stages
 from megatron_glm.training.exact_loss import Counts, sums_over_replicas
 from megatron_glm.training.model_building import build_model
 from megatron_glm.training.objective_weights import combine, objective_weights
@@ -127,7 +128,7 @@ def run_steps(settings: Config, steps: int) -> dict:
 def make_engine(settings: Config, ranks: Ranks) -> tuple[Engine, Groups]:
     parallel = settings.parallel
     groups = make_groups(Layout.of(ranks.size, tensor=parallel.tensor, pipeline=parallel.pipeline))
-    model = build_model(settings, NUM_IDS, groups)
+    model = build_model(settings, NUM_IDS, groups, pipeline_stages(settings, NUM_IDS))
     accumulation = GLOBAL_BATCH // settings.train.micro_batch_size // groups.layout.data
     kind = PipelineEngine if parallel.pipeline > 1 else ZeroEngine
     return kind(settings, model, groups=groups, accumulation=accumulation), groups
@@ -135,7 +136,8 @@ def make_engine(settings: Config, ranks: Ranks) -> tuple[Engine, Groups]:
 
 def one_step(settings: Config, engine: Engine, groups: Groups, step: int) -> tuple[float, float, dict]:
     share = batches(settings, step=step, rank=groups.place.data, size=groups.layout.data)
-    counts = Counts.of(share).over_replicas(engine.device, groups.data)
+    copies = groups.layout.tensor * groups.layout.pipeline
+    counts = Counts.of(share).over_replicas(engine.device, None, copies=copies)
     weights = objective_weights(counts.targets, (0.5, 0.2, 0.3), settings.train.loss)
     sums = sums_over_replicas(engine.accumulate(share, weights), groups.data)
     gradients = {name: gradient.clone() for name, gradient in engine.gradients()} if step == 0 else {}

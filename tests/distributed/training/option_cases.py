@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
@@ -16,11 +17,16 @@ from megatron_glm.config.schema import Config
 from megatron_glm.data.batch import Batch, collate
 from megatron_glm.data.loader import Step, step_indices
 from megatron_glm.parallel.cuts import Shard
+from megatron_glm.parallel.layout import Layout
 from megatron_glm.training.exact_loss import Counts, sums_over_replicas
+from megatron_glm.training.guard import Guard, watched
+from megatron_glm.training.mishaps import Mishaps
 from megatron_glm.training.objective_weights import combine, objective_weights
 from megatron_glm.training.processes import distributed_processes
+from megatron_glm.training.progress import Progress
 from megatron_glm.training.schedule import embedding_gradient_factor
-from megatron_glm.training.trainer import DivergedError, Progress, Trainer
+from megatron_glm.training.steering import Steering
+from megatron_glm.training.trainer import DivergedError, Trainer
 from tests.distributed.training import cases
 
 PROBABILITIES = (0.5, 0.2, 0.3)
@@ -95,8 +101,21 @@ class Steps:
 
 def run_overflowing(settings: Config, scale: float) -> tuple[list[dict], Progress, str]:
     """What a trainer records while every step overflows, and what it stops with."""
-    with distributed_processes(threads=1):
+    # An output that is there: a run whose output vanishes stops.
+    settings = with_options(settings, train={"watchdog_seconds": None, "output": "."})
+    with distributed_processes(threads=1) as ranks, watched(settings, rank=0, started=0.0) as watch:
         records: list[dict] = []
+        progress = Progress()
+        guard = Guard(
+            settings,
+            ranks,
+            watch,
+            layout=Layout.of(1),
+            device=torch.device("cpu"),
+            steering=Steering(settings, None, first_step=0),
+            progress=progress,
+            record=records.append,
+        )
         trainer = Trainer(
             settings,
             Overflowing(scale),
@@ -104,12 +123,17 @@ def run_overflowing(settings: Config, scale: float) -> tuple[list[dict], Progres
             replicas=dist.group.WORLD,
             probabilities=lambda samples: PROBABILITIES,
             phase=lambda sample: 0,
-            progress=Progress(),
+            progress=progress,
             validation_batches=lambda objective: [],
             objectives=(),
             record=records.append,
-            save=lambda progress: None,
+            saver=SimpleNamespace(save=lambda progress: None, step_end=lambda: None, finish=lambda: None),
             check=lambda step: None,
+            guard=guard,
+            mishaps=Mishaps(
+                settings.train, None, progress=progress, record=records.append, documents=lambda step, samples: None
+            ),
+            go_back=lambda wish: None,
         )
         try:
             trainer.run()

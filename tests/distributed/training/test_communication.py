@@ -8,7 +8,7 @@ from deepspeed.accelerator import get_accelerator
 from megatron_glm.parallel.layout import Layout
 from megatron_glm.planning.communication import RowSize, step_messages
 from megatron_glm.planning.messages import axis_sizes
-from megatron_glm.training.model_building import pipeline_stages
+from megatron_glm.planning.stages import pipeline_stages
 from tests.distributed.ranks import run_ranks
 from tests.distributed.recorder import Recorder
 from tests.distributed.training import cases, layouts
@@ -76,6 +76,8 @@ def planned(settings, layout, rank, rows):
 
 def axis_name(axis, layout):
     """The recorder's name of a group: that of the axis alone where the others have one rank."""
+    if axis == "world" and 1 in (layout.data, layout.tensor * layout.pipeline):
+        return "data" if layout.data > 1 else axis_name("model", layout)
     if axis == "model" and 1 in (layout.tensor, layout.pipeline):
         return "tensor" if layout.pipeline == 1 else "pipeline"
     return axis
@@ -127,6 +129,12 @@ def test_so_it_does_in_low_precision_and_with_an_offloaded_optimizer(processes):
         for changes, options in OPTIONS[processes]
     ]
     check(processes, settings)
+
+
+def test_gradients_between_replicas_are_as_long_as_an_expert_wants_them():
+    settings = [cases.config(layers=LAYERS, stage=stage, micro=2, precision="bf16") for stage in (1, 2, 3)]
+    shorter = {"communication_data_type": "bf16"}
+    check(2, [one.model_copy(update={"deepspeed": one.deepspeed | shorter}) for one in settings])
 
 
 def test_a_model_too_large_to_be_kept_is_gathered_for_the_backward_pass_too():

@@ -1,6 +1,10 @@
-"""The original code's gradients from its weights, by every kind of parallelism."""
+"""The original code's gradients from its weights, under every layout of test_matrix.py.
+
+Its three samples are repeated, so that replicas and micro-batches have different ones, and different numbers of them.
+"""
 
 from functools import partial
+from itertools import pairwise
 
 import numpy as np
 import pytest
@@ -13,6 +17,7 @@ from megatron_glm.objective.sample import Objective, Sample
 from megatron_glm.parallel.cuts import Shard
 from megatron_glm.parallel.groups import make_groups
 from megatron_glm.parallel.layout import Layout
+from megatron_glm.planning.stages import pipeline_stages
 from megatron_glm.training.exact_loss import Counts, sums_over_replicas
 from megatron_glm.training.model_building import build_model
 from megatron_glm.training.objective_weights import combine, objective_weights
@@ -20,9 +25,12 @@ from megatron_glm.training.pipeline_engine import PipelineEngine
 from megatron_glm.training.zero_engine import ZeroEngine
 from tests.distributed.ranks import run_ranks
 from tests.distributed.training import cases, layouts
+from tests.distributed.training.matrix import covering_cases, possible_cases
+from tests.distributed.training.shared_runs import results_by_case
 
 pytestmark = [pytest.mark.distributed, pytest.mark.golden]
 
+SECONDS_A_CASE = 20
 GRADIENT_BOUND = 2e-6  # of the largest entry of the tensor, as in one process
 MODEL = Model(
     num_layers=3,
@@ -33,37 +41,36 @@ MODEL = Model(
     hidden_dropout=0.0,
     attention_dropout=0.0,
 )
-# The three samples twice, so that their mean is that of the three: by replica, by micro-batch.
-SHARES = {1: [[[0, 1], [2, 0, 1, 2]]], 2: [[[0, 1], [2]], [[1], [2, 0]]]}
-
-LAYOUTS = [
-    (2, {"stage": 0}),
-    (2, {"stage": 3}),
-    (2, {"stage": 0, "tensor": 2}),
-    (2, {"stage": 1, "tensor": 2, "sequence": True, "recompute": "full"}),
-    (2, {"stage": 0, "pipeline": 2}),
-    (4, {"stage": 2, "tensor": 2, "sequence": True}),
-    (4, {"stage": 0, "tensor": 4}),
-    (4, {"stage": 1, "pipeline": 2, "tensor": 2, "sequence": True}),
-    (4, {"stage": 1, "pipeline": 2}),
-]
+SAMPLES = [0] * 4 + [1] * 4 + [2] * 4  # each as often: their mean is that of the three
+LONGEST = 40  # tokens of a sample
+ALL = possible_cases()
+SELECTED = covering_cases(ALL)
 
 
-def settings(changes):
-    """Of two micro-batches a replica."""
-    return cases.config(micro=2, loss="per_token", **changes).model_copy(update={"model": MODEL})
+def settings(case):
+    return case.config(MODEL.num_layers).model_copy(update={"model": MODEL})
+
+
+def shares(micro):
+    """The samples of each micro-batch of a step, all replicas together: every second one has more."""
+    number = cases.GLOBAL_BATCH // micro
+    earlier = int(len(SAMPLES) % number == 0)  # else they differ in any case
+    ends = [len(SAMPLES) * k // number - earlier * (k % 2) for k in range(number + 1)]
+    return [SAMPLES[start:end] for start, end in pairwise([*ends[:-1], len(SAMPLES)])]
 
 
 def engine_of_the_original(path, one, ranks):
     """This rank's part of the original's weights in an engine."""
     parallel = one.parallel
     groups = make_groups(Layout.of(ranks.size, tensor=parallel.tensor, pipeline=parallel.pipeline))
-    model, golden = build_model(one, MODEL.vocab_size, groups), load_file(path)
+    model = build_model(one, MODEL.vocab_size, groups, pipeline_stages(one, MODEL.vocab_size))
+    golden = load_file(path)
     for name, parameter in model.named_parameters():
         shard = Shard.of(name, rank=groups.place.tensor, size=parallel.tensor)
         parameter.data.copy_(shard.take(golden[f"param.{name}"]))
     kind = PipelineEngine if parallel.pipeline > 1 else ZeroEngine
-    return kind(one, model, groups=groups, accumulation=2), groups
+    accumulation = cases.GLOBAL_BATCH // one.train.micro_batch_size // groups.layout.data
+    return kind(one, model, groups=groups, accumulation=accumulation), groups
 
 
 def sample(golden, number):
@@ -85,10 +92,12 @@ def sample(golden, number):
 
 
 def loss_and_gradients(path, one, engine, groups):
-    golden = load_file(path)
-    rows = SHARES[groups.layout.data][groups.place.data]
-    capacity = 192 if groups.layout.pipeline > 1 else None
-    batches = [collate([sample(golden, number) for number in row], capacity=capacity, pad_id=0) for row in rows]
+    """Of a step of the original's samples."""
+    golden, layout = load_file(path), groups.layout
+    rows = shares(one.train.micro_batch_size)
+    capacity = -(-max(map(len, rows)) * LONGEST // 64) * 64 if layout.pipeline > 1 else None
+    own = rows[groups.place.data :: layout.data]
+    batches = [collate([sample(golden, number) for number in row], capacity=capacity, pad_id=0) for row in own]
     counts = Counts.of(batches).over_replicas(engine.device, groups.data)
     weights = objective_weights(counts.targets, (1.0, 0.0, 0.0), "per_token")
     sums = sums_over_replicas(engine.accumulate(batches, weights), groups.data)
@@ -96,41 +105,45 @@ def loss_and_gradients(path, one, engine, groups):
 
 
 @pytest.fixture(scope="module")
-def results(shared):
-    """For each layout of LAYOUTS, what its ranks found."""
+def results(request, shared):
+    """Of a case, what each rank found."""
     path = str(shared("golden/glm_reference_tiny.safetensors"))
-    found = {}
-    for processes in (2, 4):
-        numbers = [number for number, (size, _) in enumerate(LAYOUTS) if size == processes]
-        ranks = run_ranks(
+
+    def run(processes, together):
+        return run_ranks(
             processes,
             layouts.in_turn,
             partial(loss_and_gradients, path),
-            [settings(LAYOUTS[number][1]) for number in numbers],
+            [settings(case) for case in together],
             partial(engine_of_the_original, path),
+            timeout=60 + SECONDS_A_CASE * len(together),
         )
-        found |= {number: [of_rank[turn] for of_rank in ranks] for turn, number in enumerate(numbers)}
-    return found
+
+    return results_by_case(request, run)
 
 
-def name_of(number):
-    processes, changes = LAYOUTS[number]
-    return f"{processes}-" + "-".join(f"{key}={value}" for key, value in changes.items())
-
-
-@pytest.mark.parametrize("number", range(len(LAYOUTS)), ids=name_of)
-def test_every_gradient_is_that_of_the_original(shared, results, number):
+@pytest.mark.parametrize(
+    "case", [pytest.param(case, marks=() if case in SELECTED else pytest.mark.slow, id=str(case)) for case in ALL]
+)
+def test_every_gradient_is_that_of_the_original(shared, results, case):
     golden = load_file(shared("golden/glm_reference_tiny.safetensors"))
-    processes, changes = LAYOUTS[number]
-    parallel = settings(changes).parallel
-    layout = Layout.of(processes, tensor=parallel.tensor, pipeline=parallel.pipeline)
+    layout = Layout(case.data, case.pipeline, case.tensor)
     seen = set()
-    for rank, (loss, gradients) in enumerate(results[number]):
+    for rank, (loss, gradients) in enumerate(results(case)):
         assert loss == pytest.approx(golden["out.loss"].item(), abs=1e-6)
         for name, gradient in gradients.items():
             whole = golden[f"grad.{name}"]
-            wanted = Shard.of(name, rank=layout.coordinates(rank).tensor, size=parallel.tensor).take(whole)
+            wanted = Shard.of(name, rank=layout.coordinates(rank).tensor, size=case.tensor).take(whole)
             error = (torch.as_tensor(gradient) - wanted).abs().max() / whole.abs().max()
             assert error <= GRADIENT_BOUND, f"{name} on rank {rank}: {error:.1e}"
         seen |= gradients.keys()
     assert seen == {name.removeprefix("grad.") for name in golden if name.startswith("grad.")}
+
+
+def test_micro_batches_differ_in_samples_and_their_number():
+    for case in ALL:
+        rows = shares(cases.GLOBAL_BATCH // case.data // case.accumulation)
+        assert [number for row in rows for number in row] == SAMPLES
+        assert len(rows) == case.data * case.accumulation
+        assert len(rows) == 1 or len(set(map(len, rows))) > 1
+        assert all(rows)

@@ -4,13 +4,14 @@ In fp32 with dropout on, and batches whose target counts and objectives differ w
 `make test` runs a selection that has every value of every axis; a slice of the rest changes with the commit.
 """
 
-from functools import cache, partial
+from functools import partial
 
 import pytest
 
 from tests.distributed.ranks import run_ranks
 from tests.distributed.training import layouts
 from tests.distributed.training.matrix import Case, covering_cases, possible_cases
+from tests.distributed.training.shared_runs import results_by_case
 
 pytestmark = pytest.mark.distributed
 
@@ -19,32 +20,18 @@ LAYERS = 3  # a first, a last and one between
 ALL = possible_cases()
 SELECTED = covering_cases(ALL)
 SECONDS_A_CASE = 20
-TOGETHER = 8  # in one set of processes: DeepSpeed keeps groups of each layout, and every group has threads
 
 
 @pytest.fixture(scope="module")
 def results(request):
-    """Of a case, what each rank found; cases of one size that were asked for share a set of processes."""
-    asked = [
-        item.callspec.params["case"]
-        for item in request.session.items
-        if item.path == request.path and "case" in getattr(getattr(item, "callspec", None), "params", {})
-    ]
+    """Of a case, what each rank found."""
 
-    @cache
-    def of(processes, start):
-        together = [case.config(LAYERS) for case in of_size(processes)[start : start + TOGETHER]]
-        run = partial(layouts.steps, STEPS)
-        return run_ranks(processes, layouts.in_turn, run, together, timeout=60 + SECONDS_A_CASE * TOGETHER)
+    def run(processes, together):
+        configs = [case.config(LAYERS) for case in together]
+        seconds = 60 + SECONDS_A_CASE * len(configs)
+        return run_ranks(processes, layouts.in_turn, partial(layouts.steps, STEPS), configs, timeout=seconds)
 
-    def of_size(processes):
-        return [case for case in asked if case.processes == processes]
-
-    def result(case):
-        place = of_size(case.processes).index(case)
-        return [of_rank[place % TOGETHER] for of_rank in of(case.processes, place - place % TOGETHER)]
-
-    return result
+    return results_by_case(request, run)
 
 
 @pytest.fixture(scope="module")

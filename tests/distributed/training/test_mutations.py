@@ -20,7 +20,7 @@ pytestmark = pytest.mark.distributed
 MARGIN = 100  # a bug must exceed the bound of its comparison by this factor
 
 
-def mean_of_means(counts, device, group):
+def mean_of_means(counts, device, group, *, copies):
     """Every replica divides by its own targets, and the replicas' means are averaged."""
     size = dist.get_world_size(group)
     return Counts(tuple(number * size for number in counts.targets), counts.tokens, counts.yielded)

@@ -119,6 +119,31 @@ def test_all_ranks_skip_the_same_steps_until_the_loss_scale_fits(stage, parallel
     assert [result["scale"] for result in results] == [results[0]["scale"]] * 2
 
 
+FP16 = {"precision": "fp16", "loss_scale": {"initial_power": 8}}
+
+
+@pytest.mark.parametrize(
+    ("stage", "train", "parallel"),
+    [
+        (1, {"precision": "bf16"}, {"offload_optimizer": "cpu"}),
+        pytest.param(1, FP16, {"pipeline": 2}, marks=pytest.mark.slow),
+        pytest.param(3, {}, {"offload_optimizer": "cpu"}, marks=pytest.mark.slow),
+        pytest.param(2, FP16, {}, marks=pytest.mark.slow),
+    ],
+)
+def test_a_stop_leaves_no_trace(tmp_path, stage, train, parallel):
+    """Two steps, a checkpoint and two more are four, to the bit."""
+    settings = options.with_options(cases.config(stage=stage, micro=2), train=train, parallel=parallel)
+
+    def save(name, steps, resume=None):
+        return run_ranks(2, options.save_with, settings, str(tmp_path / name), steps, resume)[0]
+
+    half, whole = save("half", 2), save("whole", 4)
+    resumed = save("resumed", 2, half["path"])
+    assert resumed["loss"] == whole["loss"][2:]
+    assert cases.hashes(resumed) == cases.hashes(whole)
+
+
 @pytest.mark.parametrize(
     ("stage", "train", "parallel"),
     [(2, {"precision": "fp16"}, {}), (3, {"precision": "fp16"}, {"tensor": 2}), (1, {}, {"offload_optimizer": "cpu"})],

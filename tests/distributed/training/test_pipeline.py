@@ -12,7 +12,7 @@ import torch
 
 from megatron_glm.parallel.cuts import Shard
 from megatron_glm.parallel.layout import Layout
-from megatron_glm.training.model_building import pipeline_stages
+from megatron_glm.planning.stages import pipeline_stages
 from tests.distributed.ranks import run_ranks
 from tests.distributed.training import cases
 
@@ -95,6 +95,13 @@ def test_two_stages_of_two_ranks_that_share_each_layer_are_one_process(one_proce
 )
 def test_stages_between_the_first_and_the_last_are_one_process(one_process, processes, stages, stage, micro):
     check_equal(one_process, processes, config(stage=stage, micro=micro, pipeline=stages))
+
+
+@pytest.mark.parametrize("lengths", [(1, 3), rest((3, 1))])
+def test_any_division_of_the_layers_is_one_process(one_process, lengths):
+    one = config(stage=0, micro=4, pipeline=2)
+    parallel = one.parallel.model_copy(update={"stage_layers": lengths})
+    check_equal(one_process, 2, one.model_copy(update={"parallel": parallel}))
 
 
 @pytest.mark.slow

@@ -160,6 +160,13 @@ def test_refuses_a_row_of_another_length():
         attention(*inputs, make_row([(4, 5)], 0))
 
 
+def test_refuses_the_dropout_keys_of_another_row():
+    inputs, _ = make_inputs(9)
+    keys = RowKeys.from_lengths([4], [8], 8)
+    with pytest.raises(ValueError, match="a row of 9 tokens with the dropout keys of 8"):
+        attention(*inputs, make_row([(4, 5)], 0), dropout=0.1, row_keys=keys, dropout_key=KEY)
+
+
 def test_refuses_dropout_without_its_keys():
     inputs, _ = make_inputs(9)
     with pytest.raises(ValueError, match="needs row_keys and dropout_key"):

@@ -100,4 +100,6 @@ def test_row_keys_name_each_token_of_each_sample():
     assert keys.sample.tolist() == [40, 40, 7, 7, 7, -1, -1]
     assert keys.token.tolist() == [0, 1, 0, 1, 2, 0, 0]
     assert keys.spans == ((40, 0, 2), (7, 2, 5))
+    assert len(set(keys.token_key[:5].tolist())) == 5
+    assert keys.token_key.dtype == torch.int64
     assert (keys.sample.dtype, keys.token.dtype) == (torch.int64, torch.int32)

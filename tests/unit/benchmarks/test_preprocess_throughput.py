@@ -17,9 +17,9 @@ def run(tmp_path, shared):
     text.write_text(json.dumps({"text": "\n".join(paragraphs)}) + "\n", encoding="utf-8")
     vocabulary = [f"--vocab={shared('vocab/gpt2-vocab.json')}", f"--merges={shared('vocab/gpt2-merges.txt')}"]
 
-    def measure(*arms):
+    def measure(*arms, options=()):
         given = [*vocabulary, "--text", str(text), "--quick", "--scratch", str(tmp_path), "--json", str(report)]
-        main([*given, "--arms", *arms])
+        main([*given, *options, "--arms", *arms])
         return json.loads(report.read_text(encoding="utf-8"))
 
     return measure
@@ -34,6 +34,24 @@ def test_a_quick_run_reports_rates_ratios_and_memory(run):
     assert report["arms"]["ours"]["tokens"] == report["arms"]["bare tokenizers"]["tokens"] > 100_000
     assert [row["corpus"] for row in report["memory"]] == ["whole", "quarter", "short documents"]
     assert all(10**7 < row["peak PSS, bytes"] < 1.5 * 10**9 for row in report["memory"])
+
+
+@pytest.mark.golden
+@pytest.mark.distributed
+def test_whole_documents_are_measured_with_fast_and_without_memory(run, tmp_path):
+    pytest.importorskip("gigatoken")
+    (tmp_path / "files").mkdir()
+    for number in range(9):
+        (tmp_path / "files" / f"{number}.md").write_text(WORDS * (number + 3), encoding="utf-8")
+    report = run(
+        "bare gigatoken",
+        "ours, fast",
+        options=["--documents", str(tmp_path / "files"), "--no-memory", "--processes", "1"],
+    )
+    assert report["corpus"]["pieces"] == 9
+    assert "memory" not in report
+    assert report["ratios"]["with fast"]["target"] == 0.5
+    assert report["arms"]["ours, fast"]["tokens"] == report["arms"]["bare gigatoken"]["tokens"] > 100_000
 
 
 @pytest.mark.slow

@@ -58,4 +58,4 @@ def test_no_paragraph_spells_a_special_token(tmp_path):
     text = "plain words here\nends with <|endoftext|> or so\nthe [MASK] token\na </s> too"
     source.write_text(json.dumps({"text": text}))
     corpus = write_corpus(source, tmp_path / "corpus", text_bytes=2_000, files=1, median_bytes=100)
-    assert corpus.paragraphs == 1
+    assert corpus.pieces == 1

@@ -33,6 +33,7 @@ def test_a_checkpoint_gives_back_what_was_saved(checkpoints, tmp_path):
 def test_its_files_are_plain_safetensors_and_json(checkpoints, tmp_path):
     path = checkpoints.save(tmp_path, 3)
     assert sorted(file.relative_to(path).as_posix() for file in path.rglob("*") if file.is_file()) == [
+        "fingerprints.json",
         "manifest.json",
         "parameters.json",
         "rank_00000_000.safetensors",

@@ -36,16 +36,11 @@ def test_a_stage_has_a_layer():
 
 
 @pytest.mark.parametrize(
-    ("parallel", "train", "fix"),
-    [
-        ({"zero_stage": 0}, {}, "use parallel.zero_stage=1"),
-        ({"pipeline": 2}, {}, "parallel.pipeline=1 alone"),
-        ({"zero_stage": 1}, {"precision": "bf16"}, "use parallel.zero_stage=2"),
-    ],
+    ("parallel", "fix"),
+    [({"zero_stage": 0}, "use parallel.zero_stage=1"), ({"pipeline": 2}, "parallel.pipeline=1 alone")],
 )
-def test_an_offloaded_optimizer_is_refused_where_it_would_not_be_right(parallel, train, fix):
+def test_an_offloaded_optimizer_is_refused_where_it_would_not_be_right(parallel, fix):
     wanted = config(**parallel)
-    wanted = wanted.model_copy(update={"train": wanted.train.model_copy(update=train)})
     check_combinations(wanted)
     offloaded = wanted.parallel.model_copy(update={"offload_optimizer": "cpu"})
     with pytest.raises(ConfigError, match=f"offload_optimizer: cpu.* {fix}"):
@@ -63,3 +58,46 @@ def test_an_offloaded_optimizer_is_not_apex_s(fused):
     wanted = wanted.model_copy(update={"optimizer": wanted.optimizer.model_copy(update={"fused": fused})})
     with pytest.raises(ConfigError, match=rf"optimizer\.fused {fused}: .* use optimizer\.fused=torch"):
         check_combinations(wanted)
+
+
+@pytest.mark.parametrize("precision", ["bf16", "fp16"])
+def test_low_precision_without_master_weights_is_refused_with_the_nearest_possible_stage(precision):
+    wanted = config(zero_stage=0)
+    check_combinations(wanted)
+    low = wanted.model_copy(update={"train": wanted.train.model_copy(update={"precision": precision})})
+    with pytest.raises(ConfigError, match=r"parallel\.zero_stage: 0 .* use parallel\.zero_stage=1"):
+        check_combinations(low)
+
+
+def test_ranks_that_cannot_share_the_heads_are_refused_with_those_that_can():
+    wanted = config(tensor=3)
+    heads = wanted.model.model_copy(update={"hidden_size": 12, "num_attention_heads": 12})
+    check_combinations(wanted.model_copy(update={"model": heads}))
+    fewer = heads.model_copy(update={"num_attention_heads": 4})
+    with pytest.raises(ConfigError, match=r"3 does not divide model\.num_attention_heads 4; allowed: \[1, 2, 4\]"):
+        check_combinations(wanted.model_copy(update={"model": fewer}))
+
+
+def with_attention(backend, **model):
+    wanted = config()
+    train = wanted.train.model_copy(update={"attention_backend": backend})
+    return wanted.model_copy(update={"train": train, "model": wanted.model.model_copy(update=model)})
+
+
+@pytest.mark.parametrize("backend", ["flash-varlen", "flex", "sdpa"])
+def test_attention_without_keyed_dropout_is_refused_where_there_is_dropout(backend):
+    check_combinations(with_attention(backend, attention_dropout=0.0))
+    with pytest.raises(ConfigError, match=rf"{backend} has no keyed dropout.* is 0\.1; .* model\.attention_dropout=0"):
+        check_combinations(with_attention(backend))
+
+
+@pytest.mark.parametrize("backend", ["auto", "triton", "segments", "reference"])
+def test_the_other_back_ends_have_dropout(backend):
+    check_combinations(with_attention(backend))
+
+
+def test_our_kernels_are_refused_for_heads_that_they_do_not_have():
+    check_combinations(with_attention("triton", hidden_size=128))
+    check_combinations(with_attention("auto", hidden_size=136))
+    with pytest.raises(ConfigError, match=r"up to 128 features, and .* is 136; use auto"):
+        check_combinations(with_attention("triton", hidden_size=136))

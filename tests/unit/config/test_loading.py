@@ -69,6 +69,12 @@ def test_the_printed_configuration_reads_back_equal(config_file, tmp_path):
         ("objective.token=0.7", "objective: token 0.7 .* = 0.7, must be 1"),
         ("schedule={warmup_steps: 5, decay_steps: 5}", "schedule: decay_steps 5 must be above warmup_steps 5"),
         ("data.sources=[]", "data.sources: "),
+        (
+            "data.skip_samples=[[0, 9], [30, 20]]",
+            r"data: skip_samples\[1\]: \[30, 20\] is no range; give \[first, end\]",
+        ),
+        ("data.skip_samples=[[-1, 20]]", r"data: skip_samples\[0\]: \[-1, 20\] is no range"),
+        ("train.spikes.policy=ignore", "train.spikes.policy: input should be 'off', 'warn', 'skip' or 'rewind'"),
         ("data.sources.9.weight=1", "'9' is not a position in a list of 2"),
         ("train.steps", "expected section.key=value"),
         ("train.steps.x=1", "'train.steps' is 10, which has no keys"),

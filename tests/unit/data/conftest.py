@@ -2,13 +2,15 @@
 
 import hashlib
 from itertools import chain
+from pathlib import Path
 from types import SimpleNamespace
 
 import numpy as np
 import pytest
 
-from megatron_glm.data.indexed import IndexedWriter, bin_path, idx_path
-from megatron_glm.data.manifest import Input, Manifest, Options, Shard, Split, Splits, TokenizerRecord
+from megatron_glm.data.indexed_writer import IndexedWriter
+from megatron_glm.data.manifest import Input, Manifest, Options, Shard, Split, Splits, TokenizerRecord, save_manifest
+from megatron_glm.data.pair_format import bin_path, idx_path
 from megatron_glm.files import sha256_of
 from megatron_glm.tokenizer.base import SpecialTokens
 
@@ -34,6 +36,13 @@ class MemoryShards:
 
     def document_start(self, k):
         return self._starts[k]
+
+    def locate_document(self, k):
+        shard = int(self.shard_documents.searchsorted(k, side="right")) - 1
+        return shard, k - int(self.shard_documents[shard])
+
+    def prefix(self, shard):
+        return Path(f"shard_{shard}")
 
     def tokens(self, start, stop):
         return self._joined[start:stop].copy()
@@ -89,7 +98,7 @@ def write_corpus(special):
                     path="input.txt",
                     unit="byte",
                     bytes=0,
-                    sha256="0" * 64,
+                    parts=(),
                     documents_in=total,
                     documents_out=total,
                     dropped={},
@@ -99,7 +108,7 @@ def write_corpus(special):
             options=Options(held_out=0.0, text_key="text", line_documents=False, shard_tokens=0),
             versions={},
         )
-        (directory / "manifest.json").write_text(manifest.model_dump_json())
+        save_manifest(directory, manifest)
         return directory
 
     return write

@@ -146,7 +146,7 @@ def test_pinning_pins_every_tensor_and_keeps_the_rest(monkeypatch):
     monkeypatch.setattr(torch.Tensor, "pin_memory", lambda tensor: tensor + 1)
     batch = collate([make_sample(1, Objective.TOKEN, [(3, 4)])], pad_id=PAD)
     pinned = batch.pin_memory()
-    assert len(tensors_of(batch)) == 12
+    assert len(tensors_of(batch)) == 13
     assert all(
         torch.equal(after, before + 1) for before, after in zip(tensors_of(batch), tensors_of(pinned), strict=True)
     )
@@ -164,4 +164,4 @@ def test_no_tensor_makes_the_host_wait_on_its_way_to_a_device(monkeypatch):
 
     monkeypatch.setattr(torch.Tensor, "to", moved)
     collate([make_sample(1, Objective.TOKEN, [(3, 4)])], pad_id=PAD).to("meta")
-    assert waits == [False] * 12
+    assert waits == [False] * 13

@@ -95,6 +95,31 @@ def test_every_token_is_in_one_sample_of_an_epoch(tmp_path, write_corpus, tokeni
         assert seen == Counter(chain.from_iterable(corpus))
 
 
+def test_three_short_documents_fill_a_long_window_epoch_after_epoch(tmp_path, write_corpus, tokenizer):
+    corpus = write_corpus(tmp_path / "tiny", documents(2, [4, 3, 5]))
+    dataset = SampleDataset.open(make_config(corpus, window=64), tokenizer)
+    everything = sorted(chain.from_iterable(documents(2, [4, 3, 5])))
+    covered: list[int] = []
+    index = 0
+    for _ in range(5):  # the grid is shifted each epoch, so one has one window or two
+        while len(covered) < len(everything):
+            covered += plain_tokens(dataset.sample(index))
+            index += 1
+        assert sorted(covered) == everything
+        covered = []
+
+
+def test_joined_documents_are_read_from_the_same_windows(tmp_path, write_corpus, tokenizer):
+    corpus = write_corpus(tmp_path / "a", SOURCES[1])
+    isolated = make_config(corpus)
+    joined = isolated.model_copy(update={"data": isolated.data.model_copy(update={"isolate_documents": False})})
+    one, other = (SampleDataset.open(config, tokenizer) for config in (isolated, joined))
+    for index in range(60):
+        (place, apart), (place_of_joined, together) = one.trace(index), other.trace(index)
+        assert place == place_of_joined
+        assert Counter(plain_tokens(apart)) == Counter(plain_tokens(together))
+
+
 def test_a_sample_is_the_same_whatever_was_asked_before(dataset):
     together = dataset.samples(range(60))
     assert {sample.objective for sample in together} == set(Objective)

@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 
 from megatron_glm.data import file_array
 from megatron_glm.data.file_array import FileArray, ReadOnlyFile
-from megatron_glm.data.indexed import bin_path, idx_path
+from megatron_glm.data.pair_format import bin_path, idx_path
 from megatron_glm.data.shards import ShardSet
 from megatron_glm.errors import DataError
 

@@ -9,7 +9,9 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from megatron_glm.data.indexed import IndexedFile, IndexedWriter, bin_path, dtype_for, idx_path
+from megatron_glm.data.indexed import IndexedFile
+from megatron_glm.data.indexed_writer import IndexedWriter
+from megatron_glm.data.pair_format import bin_path, idx_path
 from megatron_glm.errors import DataError
 
 UINT16, INT32 = np.dtype(np.uint16), np.dtype(np.int32)
@@ -118,57 +120,6 @@ def test_by_default_a_document_is_one_sequence_and_an_empty_one_none(tmp_path):
     assert (file.num_documents, file.num_sequences) == (2, 1)
 
 
-@pytest.mark.parametrize(("vocab_size", "dtype"), [(1, UINT16), (65_499, UINT16), (65_500, INT32), (65_536, INT32)])
-def test_type_changes_where_megatron_changes_it(vocab_size, dtype):
-    assert dtype_for(vocab_size) == dtype
-
-
-@pytest.mark.parametrize(
-    ("dtype", "bad"),
-    [(np.uint16, 100), (np.int32, -1), (np.int32, 65_536 + 5), (np.int64, -1), (np.uint64, 2**63)],
-)
-def test_ids_outside_the_vocabulary_are_refused_and_nothing_is_left(tmp_path, dtype, bad):
-    def write_both():
-        with IndexedWriter(tmp_path / "pair", UINT16, vocab_size=100) as writer:
-            writer.add_document(np.array([99]))
-            writer.add_document(np.array([5, bad], dtype))
-
-    with pytest.raises(DataError, match=f"document 1 holds id {bad}, ids must be 0 … 99"):
-        write_both()
-    assert list(tmp_path.iterdir()) == []
-
-
-def test_ids_beyond_the_type_are_refused_rather_than_wrapped(tmp_path):
-    with pytest.raises(DataError, match="70000"), IndexedWriter(tmp_path / "pair", UINT16) as writer:
-        writer.add_document(np.array([70_000]))
-
-
-def test_lengths_must_tile_the_document(tmp_path):
-    with pytest.raises(ValueError, match="do not tile"), IndexedWriter(tmp_path / "pair", UINT16) as writer:
-        writer.add_document(np.array([1, 2, 3]), [1, 1])
-
-
-def test_a_sequence_too_long_for_the_format_is_refused(tmp_path):
-    huge = np.broadcast_to(np.uint16(0), 2**31)  # no memory behind it
-    with pytest.raises(DataError, match="at most 2147483647"), IndexedWriter(tmp_path / "pair", UINT16) as writer:
-        writer.add_document(huge)
-
-
-@pytest.mark.parametrize(
-    ("lengths", "counts", "message"),
-    [([2, 2], [1, 1], "do not tile 3 tokens"), ([2, -1, 2], [3], "do not tile"), ([2, 1], [1], "there are 2")],
-)
-def test_lengths_and_counts_must_tile_the_documents(tmp_path, lengths, counts, message):
-    with pytest.raises(ValueError, match=message), IndexedWriter(tmp_path / "pair", UINT16) as writer:
-        writer.add_documents(np.array([1, 2, 3]), np.array(lengths), np.array(counts))
-
-
-def test_a_sequence_too_long_among_many_is_refused_by_its_document(tmp_path):
-    huge = np.broadcast_to(np.uint16(0), 2**31 + 1)
-    with pytest.raises(DataError, match="document 1 has a sequence"), IndexedWriter(tmp_path / "pair", UINT16) as w:
-        w.add_documents(huge, np.array([1, 2**31]), np.array([1, 1]))
-
-
 def test_a_shard_of_empty_documents_can_be_read(tmp_path):
     file = IndexedFile(write(tmp_path / "pair", [[], []]))
     assert (file.num_documents, file.num_tokens) == (2, 0)
@@ -266,6 +217,13 @@ def test_check_finds_ids_outside_the_vocabulary_and_documents_without_eos(pair):
     with pytest.raises(DataError, match=r"document 1 does not end with eos \(id 4\)"):
         IndexedFile(pair).check(eos=4)
     IndexedFile(write(pair.with_name("good"), [[[1, 9]], [[2], [9]]])).check(eos=9)
+
+
+@pytest.mark.parametrize("tokens", [32_768, 65_535, 65_537])
+def test_a_document_may_be_longer_than_a_narrow_type_can_count(tmp_path, tokens):
+    file = IndexedFile(write(tmp_path / "pair", [[[3]], [[7] * tokens], [[5]]]))
+    assert [file.document_start(k) for k in range(4)] == [0, 1, tokens + 1, tokens + 2]
+    assert file.find_document(tokens) == 1
 
 
 def test_offsets_of_more_than_two_gigabytes_do_not_wrap(tmp_path):

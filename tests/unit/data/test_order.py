@@ -155,6 +155,15 @@ def test_a_thousand_samples_of_a_hundred_sources_are_located_in_five_millisecond
     assert min(seconds) < 0.005
 
 
+def test_three_hundred_sources_take_their_turns_and_each_goes_through_its_epoch():
+    order = Order([40 + k for k in range(300)], [1.0] * 300, window=11, seed=1)
+    source, start, stop = order.locate(np.arange(300 * 4))
+    assert np.bincount(source).tolist() == [4] * 300
+    for number in (0, 255, 256, 299):
+        of_it = source == number
+        assert len({*zip(start[of_it].tolist(), stop[of_it].tolist(), strict=True)}) == 4
+
+
 def test_the_order_is_frozen():
     # Runs in progress depend on these values: a change here breaks their resume.
     changes = [Change(10, (1, 0), (0.5, 0.5), 6)]

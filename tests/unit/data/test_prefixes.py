@@ -10,7 +10,8 @@ import pytest
 from megatron_glm.config.loading import config_from_tree
 from megatron_glm.config.schema import Source
 from megatron_glm.data.dataset import HeldOutDataset, SampleDataset
-from megatron_glm.data.indexed import IndexedWriter, bin_path, idx_path
+from megatron_glm.data.indexed_writer import IndexedWriter
+from megatron_glm.data.pair_format import bin_path, idx_path
 from megatron_glm.data.pair_set import OPEN_PAIRS
 from megatron_glm.data.prefixes import PrefixSet, expand
 from megatron_glm.data.sources import open_documents

@@ -2,7 +2,6 @@
 
 import gc
 import hashlib
-import json
 import os
 import random
 import signal
@@ -26,7 +25,9 @@ from megatron_glm.data import process_loader
 from megatron_glm.data.batch import collate
 from megatron_glm.data.dataset import SampleDataset
 from megatron_glm.data.loader import StepLoader
+from megatron_glm.data.manifest import Manifest, read_manifest, save_manifest
 from megatron_glm.data.process_loader import ProcessLoader
+from megatron_glm.data.skip_list import SkipList
 from megatron_glm.errors import ConfigError, DataError
 from megatron_glm.tokenizer.huggingface import HuggingFaceTokenizer
 from megatron_glm.tokenizer.loading import load_tokenizer
@@ -51,9 +52,9 @@ def run_of(tmp_path, write_corpus):
         path = tmp_path / "data"
         if not path.exists():
             write_corpus(path, corpus, corpus[:2], append_eos=False)
-            manifest = json.loads((path / "manifest.json").read_text())
+            manifest = read_manifest(path).model_dump()
             manifest["tokenizer"] |= {"hash": written.content_hash, "vocab_size": len(pieces)}
-            (path / "manifest.json").write_text(json.dumps(manifest))
+            save_manifest(path, Manifest.model_validate(manifest))
         return config_from_tree(
             {
                 "model": {"num_layers": 1, "hidden_size": 8, "num_attention_heads": 1, "max_positions": 64},
@@ -78,7 +79,7 @@ def options_of(config):
     return {"pad_id": load_tokenizer(config.tokenizer.path).special.eos}
 
 
-def in_process(config, consumed=0, dp=(0, 1)):
+def in_process(config, consumed=0, dp=(0, 1), skips=None):
     dataset = SampleDataset.open(config, load_tokenizer(config.tokenizer.path))
     return StepLoader(
         dataset,
@@ -89,11 +90,19 @@ def in_process(config, consumed=0, dp=(0, 1)):
         dp_rank=dp[0],
         dp_size=dp[1],
         prefetch=0,
+        skips=skips,
     )
 
 
 def with_workers(config, consumed=0, dp=(0, 1), **more):
     return ProcessLoader(config, options_of(config), consumed_samples=consumed, dp_rank=dp[0], dp_size=dp[1], **more)
+
+
+def test_workers_leave_out_what_a_loader_without_them_does(run_of):
+    config, skips = run_of(data={"workers": 2}), SkipList.of([(10, 31), (60, 61), (90, 130)])
+    expected = take(in_process(config, consumed=5, dp=(1, 2), skips=skips), 4)
+    assert take(with_workers(config, consumed=5, dp=(1, 2), skips=skips), 4) == expected
+    assert expected != take(in_process(config, consumed=5, dp=(1, 2)), 4)
 
 
 def contents(batch):
@@ -319,10 +328,22 @@ def test_an_interrupt_at_the_terminal_does_not_reach_the_workers(run_of):
         assert os.getpgid(loader.processes[0]) != os.getpgid(0)
 
 
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGUSR1])
+def test_a_signal_to_all_processes_of_a_job_ends_no_worker(run_of, number):
+    """It asks the run to stop, which goes on to the end of its step."""
+    with with_workers(run_of(data={"workers": 1})) as loader:
+        next(loader)  # it serves
+        (worker,) = loader.processes
+        os.kill(worker, number)
+        next(loader)
+        next(loader)
+        assert loader.processes == [worker]
+
+
 def test_a_worker_knows_no_torch():
     program = (
         f"import sys; sys.path[:] = {sys.path!r}; import megatron_glm.data.step_worker; "
-        "assert not {'torch', 'glm_kernels'} & sys.modules.keys()"
+        "assert not {'torch', 'triton', 'glm_kernels.attention'} & sys.modules.keys()"
     )
     subprocess.run([sys.executable, "-c", program], check=True)
 
@@ -343,7 +364,7 @@ def test_batches_are_pinned_where_asked(run_of, monkeypatch):
     config = run_of(data={"workers": 1}, micro_batch_size=12)
     with with_workers(config, pin_memory=True) as loader:
         step = next(loader)
-    assert len(pinned) == 2 * 12
+    assert len(pinned) == 2 * 13
     assert any(tensor is step.micro_batches[0].input_ids for tensor in pinned)
 
 

@@ -9,6 +9,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from megatron_glm.data import pair_set
+from megatron_glm.data.seal import sealed
 from megatron_glm.data.shards import ShardSet
 from megatron_glm.errors import DataError
 
@@ -124,7 +125,7 @@ def test_an_id_outside_the_vocabulary_is_named_when_it_is_read(directory, monkey
 @pytest.mark.parametrize(
     ("edit", "message"),
     [
-        (lambda m: m.update(format_version=1), "format_version is 1, this program reads 2; write the data again"),
+        (lambda m: m.update(format_version=1), "format_version is 1, this program reads 3; write the data again"),
         (lambda m: m.update(surprise=1), "surprise: Extra inputs"),
         (lambda m: m.pop("append_eos"), "append_eos: Field required"),
         (lambda m: m["splits"]["train"]["shards"].pop(), "the split says 7 and 19"),
@@ -141,13 +142,36 @@ def test_a_manifest_that_contradicts_its_format_or_itself_is_refused(directory, 
 
 
 def test_a_broken_manifest_is_refused(directory):
-    (directory / "manifest.json").write_text('{"format_version": 2,')
+    (directory / "manifest.json").write_text('{"format_version": 3,')
     with pytest.raises(DataError, match=r"manifest\.json: Invalid JSON"):
+        ShardSet(directory, "train")
+
+
+@given(data=st.data())
+@settings(max_examples=300, suppress_health_check=[HealthCheck.function_scoped_fixture])
+def test_no_bit_of_a_manifest_changes_unnoticed(directory, data):
+    path = directory / "manifest.json"
+    whole = path.read_bytes()
+    changed = bytearray(whole)
+    changed[data.draw(st.integers(0, len(whole) - 1))] ^= 1 << data.draw(st.integers(0, 7))
+    path.write_bytes(changed)
+    try:
+        with pytest.raises(DataError, match=r"manifest\.json: .*(copy|write) the d(irectory|ata) again"):
+            ShardSet(directory, "train")
+    finally:
+        path.write_bytes(whole)
+
+
+def test_a_manifest_that_was_edited_says_so(directory):
+    path = directory / "manifest.json"
+    path.write_text(path.read_text().replace('"text_key": "text"', '"text_key": "body"'))
+    with pytest.raises(DataError, match=r"manifest\.json: its content is not what its own hash .* was made of; copy"):
         ShardSet(directory, "train")
 
 
 def _edit(directory, edit):
     path = directory / "manifest.json"
     manifest = json.loads(path.read_text())
+    del manifest["sha256"]
     edit(manifest)
-    path.write_text(json.dumps(manifest))
+    path.write_bytes(sealed(json.dumps(manifest).encode()))

@@ -9,7 +9,8 @@ import pytest
 
 from data_tools.columnar import chunks, read_texts
 from data_tools.documents import DocumentReader
-from data_tools.inputs import checksum_of_part, cut, open_inputs, whole
+from data_tools.inputs import cut, open_inputs, whole
+from data_tools.part_stream import checksum_of_part
 from megatron_glm.errors import DataError
 
 TEXTS = [f"document {i}\r\n\n é" * (i % 5) for i in range(100)]

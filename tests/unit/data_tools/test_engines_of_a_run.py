@@ -4,7 +4,8 @@ import json
 
 import pytest
 
-from data_tools import fast_tokenizers
+from data_tools import tokenizing
+from data_tools.engine_proof import Comparison, Difference
 from data_tools.preprocess import Request, main, preprocess
 from megatron_glm.data.indexed import IndexedFile
 from megatron_glm.data.manifest import SPLITS, read_manifest
@@ -57,8 +58,8 @@ def test_a_fast_tokenizer_gives_the_same_shards_and_is_named_in_the_manifest(run
 
 def test_a_fast_tokenizer_that_is_wrong_is_told_and_not_used(run, monkeypatch, capsys):
     pytest.importorskip("gigatoken")
-    wrong = (3, 5, 7, 9)
-    monkeypatch.setattr(fast_tokenizers, "_first_difference", lambda reference, fast: wrong)
+    wrong = Comparison(True, Difference(text=3, token=5, expected=7, found=9))
+    monkeypatch.setattr(tokenizing, "compare_engines", lambda reference, fast, texts: wrong)
     plain, fallen_back = run("plain", fast=False), run("fast")
     assert files(plain, ".bin", "manifest.json") == files(fallen_back, ".bin", "manifest.json")
     assert "warning: gigatoken" in (error := capsys.readouterr().err)

@@ -8,10 +8,12 @@ import numpy as np
 import pytest
 
 from data_tools import fast_tokenizers
+from data_tools.engine_proof import compare_engines
 from data_tools.fast_tokenizers import choose, sample_texts
 from data_tools.inputs import open_inputs
 from megatron_glm.tokenizer import published
 from megatron_glm.tokenizer.engines import Gigatoken
+from megatron_glm.tokenizer.fast import accelerated
 from megatron_glm.tokenizer.loading import load_tokenizer
 
 pytest.importorskip("gigatoken")
@@ -33,8 +35,21 @@ def published_signs():
     return [*map(chr, printable), *(chr(256 + i) for i in range(256 - len(printable)))]
 
 
+def in_shares(tokenizer):
+    """As the workers of a run compare."""
+    return lambda shares: [compare_engines(tokenizer, accelerated(tokenizer), share) for share in shares]
+
+
 def test_an_engine_that_is_right_is_used(bpe):
-    assert choose(bpe, TEXTS) == fast_tokenizers.Choice(use=True, engine="gigatoken", note=None)
+    expected = fast_tokenizers.Choice(use=True, engine="gigatoken", note=None)
+    assert choose(bpe, TEXTS) == choose(bpe, TEXTS, compare=in_shares(bpe), shares=7) == expected
+
+
+def test_every_text_is_compared_in_one_share(bpe):
+    compared = []
+    choose(bpe, TEXTS, compare=lambda shares: compared.extend(shares) or [], shares=7)
+    assert len(compared) == 7
+    assert [text for share in compared for text in share] == TEXTS
 
 
 @pytest.mark.parametrize(
@@ -45,16 +60,16 @@ def test_an_engine_that_is_right_is_used(bpe):
         (lambda ids: np.append(ids, 7), r"\d+ is 7, by [^,]+ none;"),
     ],
 )
-def test_one_wrong_id_in_one_document_is_found_and_told(bpe, monkeypatch, change, says):
+@pytest.mark.parametrize("shares", [1, 4])
+def test_one_wrong_id_in_one_document_is_found_and_told(bpe, monkeypatch, change, says, shares):
     right = Gigatoken.encode
 
     def wrong(self, texts):
-        rows = [right(self, [text])[0] for text in texts]
-        rows = [change(ids) if text.endswith(b", 411") else ids for text, ids in zip(texts, rows, strict=True)]
-        return np.concatenate(rows).astype(np.int32), np.array([len(ids) for ids in rows])
+        rows = zip(texts, right(self, texts), strict=True)
+        return [change(ids).astype(np.int32) if text.endswith(b", 411") else ids for text, ids in rows]
 
     monkeypatch.setattr(Gigatoken, "encode", wrong)
-    choice = choose(bpe, TEXTS)
+    choice = choose(bpe, TEXTS, compare=in_shares(bpe) if shares > 1 else None, shares=shares)
     assert (choice.use, choice.engine) == (False, None)
     assert "\n" not in choice.note
     assert re.match(rf"gigatoken [\d.]+ is wrong on document 411 of a sample of 600: token {says}", choice.note)
@@ -92,6 +107,12 @@ def test_nothing_is_said_where_no_library_helps(tokenizer_directory, bpe):
     tokenizer = load_tokenizer(tokenizer_directory)
     assert tokenizer.kind == "sentencepiece"
     assert choose(tokenizer, TEXTS) == choose(bpe, []) == fast_tokenizers.Choice(use=False)
+
+
+def test_of_a_huge_document_a_part_is_in_the_sample(tmp_path):
+    path = tmp_path / "a.jsonl"
+    path.write_text(json.dumps({"text": "é" * 5000}) + "\n")
+    assert sample_texts(open_inputs([str(path)], line_documents=False), "text", limit_bytes=600) == ["é" * 600]
 
 
 def test_a_sample_is_spread_over_the_inputs(tmp_path):

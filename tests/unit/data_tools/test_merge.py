@@ -15,7 +15,9 @@ from hypothesis import strategies as st
 from data_tools import merge as merge_module
 from data_tools.merge import main, merge
 from data_tools.preprocess import main as preprocess
-from megatron_glm.data.indexed import IndexedFile, IndexedWriter, bin_path, idx_path
+from megatron_glm.data.indexed import IndexedFile
+from megatron_glm.data.indexed_writer import IndexedWriter
+from megatron_glm.data.pair_format import bin_path, idx_path
 from megatron_glm.data.prefixes import PrefixSet
 from megatron_glm.data.shards import ShardSet
 from megatron_glm.errors import DataError

@@ -96,6 +96,14 @@ def test_no_quarantine_is_written_where_all_can_be_read(tmp_path, run, prose):
     assert not (directory / "quarantine.jsonl").exists()
 
 
+def test_documents_of_nothing_that_a_tokenizer_reads_are_dropped_and_counted(tmp_path, run):
+    invisible = [*GOOD, "\u200b\ufeff", " \n\t\u3000", ""]
+    (tmp_path / "c.jsonl").write_bytes(b"\n".join(map(json_line, invisible)))
+    directory = run(inputs=[str(tmp_path / "c.jsonl")])
+    assert read_manifest(directory).inputs[0].dropped == {"empty": 2, "no tokens": 1}
+    assert sum(ShardSet(directory, split).num_documents for split in SPLITS) == len(GOOD)
+
+
 def test_documents_with_too_few_tokens_are_dropped_and_counted(tmp_path, run, tokenizer_directory):
     tokenizer = load_tokenizer(tokenizer_directory)
     texts = ["the river", *GOOD, "of", "", "the old stone in the water"]

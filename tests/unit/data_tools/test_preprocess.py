@@ -9,11 +9,12 @@ import sys
 import time
 from collections import Counter
 from hashlib import sha256
-from itertools import pairwise
+from itertools import accumulate, pairwise
 from pathlib import Path
 
 import pytest
 import zstandard
+from xxhash import xxh3_128_hexdigest
 
 from data_tools.inputs import open_inputs
 from data_tools.preprocess import Request, dry_run, main, preprocess
@@ -107,6 +108,17 @@ def test_units_and_shards_cut_the_corpus_without_changing_it(tmp_path, build, de
             assert decode(parts, split) == decode(whole, split)
 
 
+def test_many_tiny_files_compressed_or_not_give_every_document_once(tmp_path, build, decode):
+    for number in range(120):
+        text = f"the river {number}"
+        content = json.dumps({"text": text}).encode()
+        path = tmp_path / f"{number:03d}.jsonl{'.gz' if number % 2 else ''}"
+        path.write_bytes(gzip.compress(content) if number % 2 else content)
+    directory = build(str(tmp_path / "*.jsonl*"), workers=3, held_out=0.1)
+    texts = [*decode(directory), *decode(directory, "held_out")]
+    assert sorted(texts) == sorted(f"the river {number}" for number in range(120))
+
+
 def test_a_document_longer_than_a_shard_gets_its_own(tmp_path, build):
     (tmp_path / "a.txt").write_text("the\n\n" + "stone water " * 50 + "\n\nof\n\nin\n")
     shards = manifest_of(build(tmp_path / "a.txt", held_out=0.0, shard_tokens=12))["splits"]["train"]["shards"]
@@ -132,7 +144,7 @@ def test_a_larger_share_holds_out_more_of_the_same():
     assert small.sum() < large.sum()
     assert 60 <= small.sum() <= 140
     assert not are_held_out(texts, 0.0).any()
-    assert are_held_out([b"29", b"30"], 0.05).tolist() == [True, False]  # data in use depend on it
+    assert are_held_out([b"29", b"30"], 0.05).tolist() == [False, True]  # data in use depend on it
 
 
 def test_empty_documents_are_dropped_and_counted(tmp_path, build, decode):
@@ -150,8 +162,12 @@ def test_the_manifest_says_what_went_in_and_what_came_out(tmp_path, build, prose
     manifest, tokenizer = manifest_of(directory), load_tokenizer(tokenizer_directory)
     (record,) = manifest["inputs"]
     assert record["path"] == str(path)
-    assert record["sha256"] == sha256(path.read_bytes()).hexdigest()
     assert record["bytes"] == path.stat().st_size
+    content, ends = path.read_bytes(), list(accumulate(part["bytes"] for part in record["parts"]))
+    assert len(ends) > 1
+    assert [part["xxh3_128"] for part in record["parts"]] == [
+        xxh3_128_hexdigest(content[start:end]) for start, end in pairwise([0, *ends])
+    ]
     assert manifest["tokenizer"]["hash"] == tokenizer.content_hash
     assert manifest["tokenizer"]["special"]["eos"] == tokenizer.special.eos
     for probe in manifest["tokenizer"]["probes"]:
@@ -170,13 +186,8 @@ def test_the_manifest_says_what_went_in_and_what_came_out(tmp_path, build, prose
 def test_ids_outside_the_vocabulary_are_refused_on_write(tmp_path, build, monkeypatch):
     from megatron_glm.tokenizer.sentencepiece_model import SentencePieceTokenizer
 
-    encode = SentencePieceTokenizer.encode_flat
-
-    def shifted(self, texts):
-        ids, lengths = encode(self, texts)
-        return ids + 400, lengths
-
-    monkeypatch.setattr(SentencePieceTokenizer, "encode_flat", shifted)
+    encode = SentencePieceTokenizer.encode_batch
+    monkeypatch.setattr(SentencePieceTokenizer, "encode_batch", lambda *args: [ids + 400 for ids in encode(*args)])
     (tmp_path / "a.txt").write_text("the river")
     with pytest.raises(DataError, match="ids must be 0 … "):
         build(tmp_path / "a.txt")
@@ -295,11 +306,17 @@ def long_run(tmp_path, prose, tokenizer_directory):
 
 def workers_of(process):
     """Process ids of the workers, from /proc."""
-    children = Path(f"/proc/{process.pid}/task/{process.pid}/children")
-    if not children.exists():
+    if not Path("/proc/self/task").exists():
         pytest.skip("needs /proc")
-    pids = [int(pid) for pid in children.read_text().split()]
-    return [pid for pid in pids if b"spawn_main" in Path(f"/proc/{pid}/cmdline").read_bytes()]
+    return [pid for child in children(process.pid) if b"forkserver" in command(child) for pid in children(child)]
+
+
+def children(pid):
+    return list(map(int, Path(f"/proc/{pid}/task/{pid}/children").read_text().split()))
+
+
+def command(pid):
+    return Path(f"/proc/{pid}/cmdline").read_bytes()
 
 
 @pytest.mark.distributed

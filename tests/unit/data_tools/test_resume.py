@@ -7,13 +7,11 @@ import os
 import random
 import shutil
 import signal
-import threading
 import time
 
 import pytest
 
 import data_tools.dedupe
-import data_tools.phases
 import data_tools.preprocess
 import data_tools.tokenizing
 import data_tools.units
@@ -98,7 +96,7 @@ def fail_at(monkeypatch, owner, name, number, error):
 def interrupted(tmp_path, request_of, monkeypatch, tokenized):
     """A run that was cut short after three units."""
     with monkeypatch.context() as patch:
-        fail_at(patch, data_tools.tokenizing, "checksum_of_part", 3, Killed())
+        fail_at(patch, data_tools.tokenizing, "DocumentReader", 3, Killed())
         with pytest.raises(Killed):
             preprocess(request_of())
     assert len(tokenized) == 3
@@ -108,7 +106,7 @@ def interrupted(tmp_path, request_of, monkeypatch, tokenized):
 
 @pytest.mark.parametrize(
     ("owner", "name", "stride"),
-    [(os, "rename", 7), (os, "replace", 7), (data_tools.tokenizing, "checksum_of_part", 1)],
+    [(os, "rename", 7), (os, "replace", 7), (data_tools.tokenizing, "DocumentReader", 1)],
     ids=["rename", "publish", "unit"],
 )
 def test_a_run_that_ends_at_any_step_is_continued_to_the_same_bytes(
@@ -226,21 +224,6 @@ def test_other_arguments_are_refused_with_the_difference(tmp_path, request_of, i
     assert sorted(path.name for path in (tmp_path / "out").iterdir()) == ["data"]
 
 
-def test_a_run_that_is_refused_does_not_wait_for_the_hash_of_a_large_input(request_of, interrupted, monkeypatch):
-    started, hash_input = threading.Event(), data_tools.phases.hash_input
-
-    def slow(path, stop):
-        started.set()
-        while not stop.exists():
-            time.sleep(0.005)
-        return hash_input(path, stop)
-
-    monkeypatch.setattr(data_tools.phases, "hash_input", slow)
-    monkeypatch.setattr(data_tools.preprocess, "_proven_engine", lambda *args: started.wait() and None)
-    with pytest.raises(DataError, match="--held-out: is"):
-        preprocess(request_of(held_out=0.2))
-
-
 def test_other_inputs_are_refused_with_the_difference(request_of, corpus, interrupted):
     first, second = map(str, corpus)
     with pytest.raises(DataError, match=r"--input: file 1 is '.*b.txt', it was '.*a.txt'"):
@@ -315,7 +298,7 @@ def expected_unique(tmp_path, request_of, dedupe_options):
 
 @pytest.mark.parametrize(
     ("owner", "name", "stride"),
-    [(data_tools.dedupe, "checksum_of_part", 3), (data_tools.dedupe, "_first_of_equals", 11), (os, "rename", 19)],
+    [(data_tools.dedupe, "DocumentReader", 3), (data_tools.dedupe, "_first_of_equals", 11), (os, "rename", 19)],
     ids=["hash", "sort", "rename"],
 )
 def test_a_run_that_ends_while_it_looks_for_duplicates_is_continued(
@@ -342,7 +325,7 @@ def test_a_run_that_ends_while_it_looks_for_duplicates_is_continued(
 def interrupted_unique(request_of, dedupe_options, monkeypatch, tokenized):
     """A run that has found its duplicates and was cut short after three units."""
     with monkeypatch.context() as patch:
-        fail_at(patch, data_tools.tokenizing, "checksum_of_part", 3, Killed())
+        fail_at(patch, data_tools.tokenizing, "DocumentReader", 3, Killed())
         with pytest.raises(Killed):
             preprocess(request_of(**dedupe_options))
     assert len(tokenized) == 3

@@ -8,9 +8,10 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from data_tools.split_writer import SplitWriter
-from megatron_glm.data.indexed import IndexedWriter
+from megatron_glm.data.indexed_writer import IndexedWriter
 from megatron_glm.data.provenance import origins_path
 from megatron_glm.errors import DataError
+from megatron_glm.files import Files
 
 UINT16 = np.dtype(np.uint16)
 # Documents as the lengths of their sequences.
@@ -19,7 +20,7 @@ DOCUMENTS = st.lists(st.lists(st.integers(0, 5), min_size=1, max_size=4), max_si
 
 def written(documents, batch, directory, shard_tokens):
     """The shards of documents that come in batches."""
-    writer = SplitWriter(directory, UINT16, 1000, shard_tokens, 3)
+    writer = SplitWriter(directory, UINT16, 1000, shard_tokens, 3, Files())
     ids = np.arange(sum(map(sum, documents)), dtype=np.int32) % 1000
     token = 0
     for first in range(0, len(documents), batch):
@@ -70,6 +71,6 @@ def test_batches_are_written_as_single_documents_are(tmp_path_factory, documents
 
 
 def test_an_id_outside_the_vocabulary_is_named_by_its_document(tmp_path):
-    writer = SplitWriter(tmp_path, UINT16, 10, 100, 0)
+    writer = SplitWriter(tmp_path, UINT16, 10, 100, 0, Files())
     with pytest.raises(DataError, match=r"00000: document 2 holds id 10, ids must be 0 … 9"):
         writer.add_documents(np.array([1, 2, 3, 9, 10]), np.array([2, 2, 1]), np.array([1, 1, 1]), np.arange(3))

@@ -7,7 +7,9 @@ import pytest
 
 from data_tools.preprocess import Request, preprocess
 from data_tools.verify import main
-from megatron_glm.data.indexed import IndexedWriter, bin_path, idx_path
+from megatron_glm.data.indexed_writer import IndexedWriter
+from megatron_glm.data.pair_format import bin_path, idx_path
+from megatron_glm.data.seal import sealed
 from megatron_glm.files import sha256_of
 
 
@@ -70,7 +72,7 @@ def test_a_changed_id_is_found_by_the_hash(directory, capsys):
 )
 def test_ids_and_ends_that_were_wrong_from_the_start_are_found(directory, tokens, message, capsys):
     path = directory / "manifest.json"
-    manifest = json.loads(path.read_text())
+    manifest = _content(directory)
     shards = manifest["splits"]["train"]["shards"]
     prefix = directory / "train" / shards[0]["name"]
     if "eos" not in message:
@@ -88,7 +90,7 @@ def test_ids_and_ends_that_were_wrong_from_the_start_are_found(directory, tokens
         "bin_sha256": sha256_of(bin_path(prefix)),
         "idx_sha256": sha256_of(idx_path(prefix)),
     }
-    path.write_text(json.dumps(manifest))
+    path.write_bytes(sealed(json.dumps(manifest).encode()))
     assert verify(directory, capsys=capsys)[0] == 0
     code, output = verify(directory, "--full", capsys=capsys)
     assert code == 2
@@ -115,10 +117,24 @@ def test_the_tokenizer_of_the_data_passes_and_another_is_named(directory, tokeni
 
 
 def test_a_library_that_cuts_text_otherwise_is_found_by_the_probes(directory, tokenizer_directory, capsys):
-    manifest = json.loads((directory / "manifest.json").read_text())
+    manifest = _content(directory)
     manifest["tokenizer"]["probes"][1]["ids"].append(7)
-    (directory / "manifest.json").write_text(json.dumps(manifest))
+    (directory / "manifest.json").write_bytes(sealed(json.dumps(manifest).encode()))
     code, output = verify(directory, "--tokenizer", str(tokenizer_directory), capsys=capsys)
     assert code == 2
     assert "for 'The quick brown fox" in output
     assert "install the libraries that wrote them (megatron_glm " in output
+
+
+def test_a_manifest_that_was_changed_is_named(directory, capsys):
+    path = directory / "manifest.json"
+    path.write_bytes(path.read_bytes().replace(b'"Hello, world!"', b'"hello, world!"'))
+    code, output = verify(directory, capsys=capsys)
+    assert code == 2
+    assert "manifest.json: its content is not what its own hash" in output
+
+
+def _content(directory):
+    content = json.loads((directory / "manifest.json").read_text())
+    del content["sha256"]
+    return content

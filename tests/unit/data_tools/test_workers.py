@@ -18,13 +18,6 @@ def test_every_task_comes_back_once_with_its_result():
     assert sorted(gather(tasks)) == [(task, task[1] ** 2) for task in tasks]
 
 
-def test_tasks_of_an_earlier_caller_are_gathered_with_the_others():
-    with ThreadPoolExecutor(1) as executor:
-        submitted = {executor.submit(len, "earlier"): (len, "earlier")}
-        found = dict(run_all(executor, [(abs, -3)], lambda: None, lambda: None, submitted))
-    assert found == {(len, "earlier"): 7, (abs, -3): 3}
-
-
 def test_gathering_is_no_quadratic_work():
     # Ten thousand input files are twenty thousand tasks. To wait for all anew after each would take 13 s here.
     start = time.process_time()

@@ -49,7 +49,7 @@ def run(golden, order=(0, 1, 2), padding=0, recompute="none"):
         row(golden["in.input_ids"]),
         row(golden["in.position_ids"][:, 0]),
         row(golden["in.position_ids"][:, 1]),
-        Visibility.from_segments(segments, tokens + padding),
+        Visibility.from_segments(segments, tokens + padding).to(golden["in.input_ids"].device),
         torch.arange(tokens),
     )
     nll = model.token_loss(hidden, row(golden["in.targets"])[:tokens])

@@ -15,6 +15,7 @@ from megatron_glm.planning.typical_step import sent_per_step
 H, LAYERS, T, N = 64, 6, 512, 100
 TH, NH = 4 * T * H, 4 * N * H
 ROW = RowSize(T, N)
+ALL = (range(LAYERS),)  # one stage has all layers
 
 
 def config(**changes):
@@ -82,7 +83,7 @@ def test_no_message_stays_within_one_process(layout):
     axes = {
         message.axis for message in step_messages(settings, layout, num_ids=9, stage=0, layers=range(3), rows=[ROW])
     }
-    sizes = {"tensor": layout.tensor, "data": layout.data, "pipeline": layout.pipeline}
+    sizes = {"tensor": layout.tensor, "data": layout.data, "pipeline": layout.pipeline, "world": layout.processes}
     assert {axis for axis in axes if axis != "model"} == {axis for axis, size in sizes.items() if size > 1}
 
 
@@ -113,8 +114,8 @@ def test_a_ring_sends_nearly_the_value_once_a_pass():
 
 
 def test_a_typical_step_of_one_process_sends_nothing():
-    assert set(sent_per_step(config(), Layout(), num_ids=9, accumulation=4).values()) == {0.0}
-    sent = sent_per_step(config(tensor=2), Layout(2, 1, 2), num_ids=9, accumulation=2)
+    assert set(sent_per_step(config(), Layout(), num_ids=9, accumulation=4, stages=ALL).values()) == {0.0}
+    sent = sent_per_step(config(tensor=2), Layout(2, 1, 2), num_ids=9, accumulation=2, stages=ALL)
     assert sent["tensor"] > sent["data"] > 0 == sent["pipeline"]
 
 

@@ -41,6 +41,14 @@ def test_a_line_cut_by_a_crash_is_passed_over_and_removed_by_a_resume(tmp_path):
     assert [json.loads(line)["step"] for line in path.read_text().splitlines()] == [10, 20, 30]
 
 
+def test_records_behind_a_step_to_which_the_run_goes_back_are_dropped(tmp_path):
+    metrics = log(tmp_path / "m.jsonl", [10, 20, 30])
+    metrics.rewind(20)
+    metrics.write({"step": 25})
+    metrics.close()
+    assert steps(metrics.path) == [10, 20, 25]
+
+
 def test_what_is_not_finite_is_null(tmp_path):
     metrics = MetricsLog(tmp_path / "m.jsonl", start_step=0)
     metrics.write({"step": 1, "loss": float("nan"), "losses": {"token": float("inf"), "document": 2.0}})

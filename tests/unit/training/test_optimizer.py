@@ -9,7 +9,7 @@ from torch import nn
 
 from megatron_glm.config.schema import Optimizer
 from megatron_glm.errors import ConfigError
-from megatron_glm.training import optimizer
+from megatron_glm.training import apex as apex_module
 from megatron_glm.training.optimizer import build_optimizer
 
 MODULE = nn.ModuleDict({"dense": nn.Linear(4, 4), "input_layernorm": nn.LayerNorm(4)})
@@ -31,7 +31,7 @@ def apex(monkeypatch):
         parts.FusedAdam = FusedAdam
         monkeypatch.setitem(sys.modules, "apex", SimpleNamespace(optimizers=parts))
         monkeypatch.setitem(sys.modules, "apex.optimizers", parts)
-        monkeypatch.setattr(optimizer, "nvidia_apex", lambda: sys.modules["apex"] if installed else None)
+        monkeypatch.setattr(apex_module, "nvidia_apex", lambda: sys.modules["apex"] if installed else None)
         monkeypatch.setattr(torch.cuda, "is_available", lambda: gpu)
 
     return there
@@ -64,5 +64,5 @@ def test_auto_is_torch_s_elsewhere_and_apex_is_refused(apex, installed, gpu):
 
 
 def test_the_default_asks_for_no_apex(monkeypatch):
-    monkeypatch.setattr(optimizer, "nvidia_apex", lambda: pytest.fail("asked"))
+    monkeypatch.setattr(apex_module, "nvidia_apex", lambda: pytest.fail("asked"))
     assert isinstance(build_optimizer(MODULE, Optimizer(learning_rate=0.5)), torch.optim.AdamW)

@@ -2,11 +2,13 @@
 
 import math
 
+import pytest
+
 from megatron_glm.training.metrics import MetricsLog
 from megatron_glm.training.plots import plot_metrics
 
 
-def write_run(path, steps=200):
+def write_run(path, steps=200, events=()):
     """A run like a real one: two objectives, a validation every 50 steps, one value that was not finite."""
     metrics = MetricsLog(path, start_step=0)
     for step in range(5, steps + 1, 5):
@@ -19,6 +21,8 @@ def write_run(path, steps=200):
         if step % 50 == 0:
             losses = {"token": token + 0.1, "document": document + 0.2}
             metrics.write({"kind": "validation", "step": step, "loss": token, "losses": losses})
+    for event in events:
+        metrics.write(event)
     metrics.close()
 
 
@@ -28,6 +32,16 @@ def test_a_run_is_drawn(tmp_path):
     content = (tmp_path / "loss.png").read_bytes()
     assert content.startswith(b"\x89PNG")
     assert len(content) > 20_000
+
+
+@pytest.mark.parametrize("kind", ["not_finite", "spike", "rewind"])
+def test_what_went_wrong_is_marked(tmp_path, kind):
+    pictures = []
+    for number, events in enumerate(([], [{"kind": kind, "step": 60}, {"kind": kind, "step": 90}])):
+        write_run(tmp_path / f"{number}.jsonl", events=events)
+        plot_metrics(tmp_path / f"{number}.jsonl", tmp_path / f"{number}.png")
+        pictures.append((tmp_path / f"{number}.png").read_bytes())
+    assert pictures[0] != pictures[1]
 
 
 def test_a_run_of_one_record_is_drawn_and_one_of_none_is_not(tmp_path):

@@ -10,6 +10,7 @@ from megatron_glm.errors import CheckpointError
 from megatron_glm.training.same_data import check_same_data
 
 LENGTHS = 1000, 500, 70
+HASHES = "aa", "bb", "cc"
 PHASE = {"from_sample": 40, "window": 64}
 
 
@@ -27,13 +28,22 @@ def config(paths="ab", window=48, objective=None, batch=8, **data):
 
 
 def checkpoint(saved, samples=72, lengths=LENGTHS):
-    state = {"config": saved.model_dump(mode="json"), "progress": {"samples": samples}, "source_lengths": lengths}
+    state = {
+        "config": saved.model_dump(mode="json"),
+        "progress": {"samples": samples},
+        "source_lengths": lengths,
+        "source_hashes": HASHES,
+    }
     return SimpleNamespace(path=Path("step_00000009"), state=state)
 
 
-def refusal(saved, now, samples=72, lengths=LENGTHS):
+def check(saved, now, lengths=LENGTHS, hashes=HASHES):
+    check_same_data(saved, now, source_lengths=lengths, source_hashes=hashes)
+
+
+def refusal(saved, now, samples=72, lengths=LENGTHS, hashes=HASHES):
     with pytest.raises(CheckpointError) as caught:
-        check_same_data(checkpoint(saved, samples), now, source_lengths=lengths)
+        check(checkpoint(saved, samples), now, lengths, hashes)
     return str(caught.value)
 
 
@@ -48,16 +58,16 @@ def refusal(saved, now, samples=72, lengths=LENGTHS):
     ],
 )
 def test_the_same_past_goes_on_whatever_comes_then(now):
-    check_same_data(checkpoint(config()), now, source_lengths=LENGTHS)
+    check(checkpoint(config()), now)
 
 
 def test_phases_that_have_begun_stay_and_later_ones_may_change():
     saved = config(phases=[PHASE, {"from_sample": 200, "window": 32}])
-    check_same_data(checkpoint(saved), config(phases=[PHASE]), source_lengths=LENGTHS)
+    check(checkpoint(saved), config(phases=[PHASE]))
 
 
 def test_a_run_that_has_consumed_nothing_may_change_anything():
-    check_same_data(checkpoint(config(), samples=0), config("c", window=5), source_lengths=(3,))
+    check(checkpoint(config(), samples=0), config("c", window=5), (3,))
 
 
 @pytest.mark.parametrize(
@@ -95,7 +105,7 @@ def test_another_past_is_refused_with_the_phase_to_write_instead(saved, now, nam
 
 def test_the_phase_of_the_message_is_one_that_goes_on():
     phases = [{"from_sample": 72, "sources": [{"path": "a", "weight": 1.0}]}]
-    check_same_data(checkpoint(config()), config(phases=phases), source_lengths=LENGTHS)
+    check(checkpoint(config()), config(phases=phases))
 
 
 def test_a_phase_that_began_elsewhere_can_only_be_set_back():
@@ -106,7 +116,7 @@ def test_a_phase_that_began_elsewhere_can_only_be_set_back():
 
 
 def test_data_that_was_moved_is_known_by_its_length():
-    check_same_data(checkpoint(config("ab")), config(["new/a", "b"]), source_lengths=LENGTHS)
+    check(checkpoint(config("ab")), config(["new/a", "b"]))
     message = refusal(config("ab"), config(["new/a", "b"]), lengths=(1001, 500))
     assert message == (
         "step_00000009: data.sources[0]: 'new/a' has 1,001 stream tokens, but 'a' had 1,000 when it was trained on: the"
@@ -118,16 +128,34 @@ def test_data_that_has_grown_under_its_path_is_refused():
     assert "data.sources[1]: 'b' has 501 stream tokens" in refusal(config("ab"), config("ab"), lengths=(1000, 501))
     # Of a source that has not been read yet, nothing depends on the length.
     later = config("ab", phases=[{"from_sample": 100, "sources": [{"path": "c"}]}])
-    check_same_data(checkpoint(later), later, source_lengths=(1000, 500, 71))
+    check(checkpoint(later), later, (1000, 500, 71))
+
+
+def test_data_that_was_written_anew_with_as_many_tokens_is_refused():
+    changed = ("aa", "b'", "cc")
+    assert refusal(config("ab"), config("ab"), hashes=changed) == (
+        "step_00000009: data.sources[1]: 'b' holds other documents than 'b' did when it was trained on, though as many"
+        " tokens; give the data it was trained on, and new data as a source of a phase"
+    )
+    assert "data.sources[1]: 'new/b' holds other" in refusal(config("ab"), config(["a", "new/b"]), hashes=changed)
+    # What has not been read yet may be any data.
+    later = config("a", phases=[{"from_sample": 100, "sources": [{"path": "b"}]}])
+    check(checkpoint(later), later, hashes=changed)
+
+
+def test_a_checkpoint_without_hashes_is_compared_by_lengths():
+    old = checkpoint(config())
+    del old.state["source_hashes"]
+    check(old, config(), hashes=("xx", "yy"))
 
 
 def test_sources_that_changed_places_are_refused_even_if_they_are_of_one_length():
     with pytest.raises(CheckpointError, match=r"data\.sources\[0\]: 'b' stands where 'a' was trained on"):
-        check_same_data(checkpoint(config("ab"), lengths=(5, 5)), config("ba"), source_lengths=(5, 5))
+        check(checkpoint(config("ab"), lengths=(5, 5)), config("ba"), (5, 5))
 
 
 def test_a_checkpoint_of_the_earlier_order_is_refused():
     old = checkpoint(config())
     del old.state["source_lengths"]
     with pytest.raises(CheckpointError, match="took the windows of an epoch in another order; finish the run with"):
-        check_same_data(old, config(), source_lengths=LENGTHS)
+        check(old, config())

@@ -1,0 +1,138 @@
+"""One training step of GLM-Large, and of a stack of 2B layers: tokens a second, MFU and peak memory.
+
+    python -m benchmarks.gpu.training_step --output DIR [--dry-run]
+
+The model, the engine under DeepSpeed (ZeRO 1, bf16), the optimizer and the samples are those of a run; the text is
+random. A step is one micro-batch, forward, backward and update.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterator
+from pathlib import Path
+from statistics import median
+
+import numpy as np
+import torch
+
+from benchmarks.gpu.bench import Bench, Row, run_part
+from benchmarks.gpu.flops import peak_flops, step_flops
+from megatron_glm.config.loading import load_config
+from megatron_glm.config.schema import Config
+from megatron_glm.data.batch import Batch, collate
+from megatron_glm.objective.mixture import Mixture
+from megatron_glm.objective.window import Window
+from megatron_glm.parallel.groups import make_groups
+from megatron_glm.parallel.layout import Layout
+from megatron_glm.tokenizer.base import SpecialTokens
+from megatron_glm.training.model_building import build_model
+from megatron_glm.training.objective_weights import objective_weights
+from megatron_glm.training.processes import distributed_processes
+from megatron_glm.training.zero_engine import ZeroEngine
+
+CONFIGS = Path(__file__).parents[2] / "configs"
+_ROLES = 7  # special tokens, at the end of the ids
+
+
+def measure(bench: Bench) -> list[Row]:
+    """Time whole training steps."""
+    with distributed_processes(threads=None):
+        return [measured(bench, *case) for case in cases(bench)]
+
+
+def cases(bench: Bench) -> Iterator[tuple[str, Config, int]]:
+    """Name, configuration and ids of what is trained."""
+    toy = _toy(bench) if bench.is_rehearsal else []
+    layers = f"model.num_layers={bench.sizes.stack_layers}"
+    yield "GLM-Large", _config("glm_large.yaml", toy), 30_529 if not toy else 250
+    name = f"{bench.sizes.stack_layers} layers of GLM-2B"
+    yield name, _config("glm_2b.yaml", [layers, "train.recompute=none", *toy]), 50_264 if not toy else 250
+
+
+def measured(bench: Bench, name: str, config: Config, num_ids: int) -> Row:
+    """The median of some steps, after two that are not timed."""
+    layers = range(config.model.num_layers)
+    groups = make_groups(Layout.of(1))
+    engine = ZeroEngine(config, build_model(config, num_ids, groups, (layers,)), groups=groups, accumulation=1)
+    batch = random_batch(config, num_ids).to(engine.device)
+    weights = objective_weights(batch.target_counts, _probabilities(config), config.train.loss)
+    if not bench.is_rehearsal:
+        torch.cuda.reset_peak_memory_stats()
+    seconds, losses = [], []
+    for _ in range(2 + bench.sizes.steps):
+        start = time.perf_counter()
+        losses.append(float(engine.accumulate([batch], weights) @ torch.tensor(weights, device=engine.device).double()))
+        engine.update(config.optimizer.learning_rate)
+        if not bench.is_rehearsal:
+            torch.cuda.synchronize()
+        seconds.append(time.perf_counter() - start)
+    step = median(seconds[2:])
+    flops = step_flops(config.model, batch, num_ids)
+    peak = None if bench.is_rehearsal else peak_flops(torch.cuda.get_device_name())
+    return {
+        "model": name,
+        "layers": len(layers),
+        "hidden": config.model.hidden_size,
+        "parameters": engine.num_parameters,
+        "tokens": batch.num_tokens,
+        "targets": len(batch.target_ids),
+        "dropout": config.model.attention_dropout,
+        "step_ms": 1e3 * step,
+        "tokens_per_s": batch.num_tokens / step,
+        "step_flops": flops,
+        "tflops": flops / step / 1e12,
+        "mfu": flops / step / peak if peak else None,
+        "peak_gb": None if bench.is_rehearsal else torch.cuda.max_memory_allocated() / 1e9,
+        "losses": losses,
+    }
+
+
+def random_batch(config: Config, num_ids: int) -> Batch:
+    """A micro-batch of the run's objectives over random text, each window from one document."""
+    first = num_ids - _ROLES
+    special = SpecialTokens(*range(first, num_ids), block_mask=None)
+    objective = config.objective.model_copy(update={"block_mask_probability": 0.0, "short_sequence_probability": 0.0})
+    mixture = Mixture(
+        objective,
+        special,
+        np.arange(num_ids) % 20 == 0,
+        max_positions=config.model.max_positions,
+        window=config.data.window,
+        isolate_documents=True,
+        seed=config.train.seed,
+    )
+    draw = np.random.default_rng(1)
+    samples = []
+    for index in range(config.train.micro_batch_size):
+        text = draw.integers(0, first, config.data.window - 1)
+        tokens = np.concatenate([[special.cls], text]).astype(np.int32)
+        samples.append(mixture.sample(index, Window(tokens, np.array([0, len(tokens)], np.int32))))
+    return collate(samples, pad_id=special.eos)
+
+
+def _config(file: str, overrides: list[str]) -> Config:
+    return load_config(CONFIGS / file, ["parallel.zero_stage=1", *overrides])
+
+
+def _toy(bench: Bench) -> list[str]:
+    sizes = bench.sizes
+    return [
+        f"model.num_layers={sizes.stack_layers}",
+        f"model.hidden_size={sizes.hidden}",
+        "model.num_attention_heads=1",
+        "model.max_positions=64",
+        "data.window=48",
+        "objective.max_spans=8",
+        "train.micro_batch_size=2",
+        "train.global_batch_size=2",
+        "train.attention_backend=triton",
+    ]
+
+
+def _probabilities(config: Config) -> tuple[float, float, float]:
+    return config.objective.token, config.objective.sentence, config.objective.document
+
+
+if __name__ == "__main__":
+    raise SystemExit(run_part("training_step", measure))

@@ -1,0 +1,56 @@
+"""Files whose flushing to the disk goes on behind the work, so that a process waits once and not for each.
+
+A unit writes half a dozen small files, and a disk takes a millisecond or more to confirm one.
+"""
+
+from __future__ import annotations
+
+import os
+from collections import deque
+from collections.abc import Callable
+from concurrent.futures import Future, ThreadPoolExecutor
+from pathlib import Path
+from typing import Any, BinaryIO
+
+from megatron_glm.files import Files
+
+_AT_ONCE = 8
+_MOST_PENDING = 32  # each holds a descriptor
+
+
+class BackgroundSync(Files):
+    """Begins what `sync` and `sync_directory` ask for; all of it is on the disk when the block has ended well.
+
+    Raises:
+        OSError: when the block ends, or earlier, the disk has failed or is full.
+    """
+
+    def __enter__(self) -> BackgroundSync:
+        self._pool = ThreadPoolExecutor(_AT_ONCE)
+        self._pending: deque[Future[None]] = deque()
+        return self
+
+    def __exit__(self, kind: type[BaseException] | None, *rest: object) -> None:
+        self._pool.shutdown()
+        if kind is None:
+            for future in self._pending:
+                future.result()
+
+    def sync(self, stream: BinaryIO) -> None:
+        stream.flush()
+        self._begin(_sync_and_close, os.dup(stream.fileno()))  # the caller may close its own
+
+    def sync_directory(self, path: Path) -> None:
+        self._begin(super().sync_directory, path)
+
+    def _begin(self, sync: Callable[..., None], *arguments: Any) -> None:
+        self._pending.append(self._pool.submit(sync, *arguments))
+        if len(self._pending) > _MOST_PENDING:
+            self._pending.popleft().result()
+
+
+def _sync_and_close(descriptor: int) -> None:
+    try:
+        os.fsync(descriptor)
+    finally:
+        os.close(descriptor)

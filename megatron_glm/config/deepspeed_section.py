@@ -1,0 +1,32 @@
+"""What the section for DeepSpeed's experts may not say, because other sections decide it."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+from megatron_glm.errors import ConfigError
+
+# Set beside our own sections, DeepSpeed and the engine around it would disagree, and the loss would be wrong without
+# a word.
+_OURS = {
+    "train_batch_size": "train.global_batch_size",
+    "train_micro_batch_size_per_gpu": "train.micro_batch_size",
+    "gradient_accumulation_steps": "train.global_batch_size and train.micro_batch_size",
+    "gradient_clipping": "optimizer.gradient_clipping",
+    "optimizer": "the section optimizer",
+    "scheduler": "the section schedule",
+    "bf16": "train.precision",
+    "fp16": "train.precision",
+    "pipeline": "parallel.pipeline and train.recompute",
+}
+
+
+def check_deepspeed_section(expert: Mapping[str, Any]) -> None:
+    """Raises ConfigError for a key that another section decides, with the place to set it."""
+    for key in expert:
+        if key in _OURS:
+            raise ConfigError(f"deepspeed.{key}: is decided by {_OURS[key]}; set it there")
+    zero = expert.get("zero_optimization")
+    if isinstance(zero, dict) and "stage" in zero:
+        raise ConfigError("deepspeed.zero_optimization.stage: is decided by parallel.zero_stage; set it there")

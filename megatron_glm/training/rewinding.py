@@ -1,0 +1,83 @@
+"""Going back to the last checkpoint within a run, when the steps since then have spoilt the weights."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+from megatron_glm.checkpoint.discovery import scan_checkpoints
+from megatron_glm.checkpoint.reading import CheckpointReader
+from megatron_glm.data.skip_list import SkipList
+from megatron_glm.parallel.groups import Groups
+from megatron_glm.parallel.ranks import Ranks
+from megatron_glm.training.divergence import RewindWished
+from megatron_glm.training.engines import Engine
+from megatron_glm.training.load_proof import prove_loaded
+from megatron_glm.training.mishaps import Mishaps
+from megatron_glm.training.progress import Progress
+
+
+class Rewinder:
+    """Every rank calls it together with the others, while no save is under way.
+
+    Args:
+        directory: of the run's checkpoints.
+        progress: that of the trainer, which changes.
+        forget: is told the step of the checkpoint and its newest validation; what came later was never so.
+        record: takes each metrics record, on every rank.
+    """
+
+    def __init__(
+        self,
+        engine: Engine,
+        mishaps: Mishaps,
+        *,
+        directory: Path,
+        run_id: str,
+        groups: Groups,
+        ranks: Ranks,
+        progress: Progress,
+        forget: Callable[[int, dict | None], None],
+        record: Callable[[dict[str, Any]], None],
+    ):
+        self._engine = engine
+        self._mishaps = mishaps
+        self._directory = directory
+        self._run_id = run_id
+        self._groups = groups
+        self._ranks = ranks
+        self._progress = progress
+        self._forget = forget
+        self._record = record
+
+    def __call__(self, wish: RewindWished) -> bool:
+        """Take up weights, moments and place in the data again, and leave the samples out: whether that could be.
+
+        Raises:
+            CheckpointError: what was loaded is not what was saved; on all ranks.
+        """
+        found = self._ranks.gather(self._newest() if self._ranks.rank == 0 else None)[0]
+        if found is None:
+            text = f"no checkpoint of this run in {self._directory} to go back to; the step is skipped"
+            self._record({"kind": "warning", **self._progress.position(), "text": text})
+            return False
+        checkpoint, left = CheckpointReader(Path(found), verify=False), self._progress.step  # verified by rank 0
+        saved = Progress(**checkpoint.state["progress"])
+        self._engine.load(checkpoint, step=saved.updates)
+        self._engine.loss_scale.load(checkpoint.state.get("loss_scale"))
+        prove_loaded(self._engine, checkpoint, step=saved.step, groups=self._groups, ranks=self._ranks)
+        skipped = (max(saved.samples, wish.end - wish.samples), wish.end)
+        skips = SkipList.of([*self._progress.skip_samples, *saved.skip_samples, skipped])
+        self._progress.become(saved, skip_samples=skips.ranges)
+        self._mishaps.load(checkpoint.state["mishaps"])
+        self._forget(saved.step, checkpoint.state["validation"])
+        what = {"from_step": left, "path": found, "ranges": [list(skipped)]}
+        self._record({"kind": "rewind", **self._progress.position(), **what})
+        return True
+
+    def _newest(self) -> str | None:
+        newest = scan_checkpoints(self._directory, hashes=True).newest
+        if newest is None or CheckpointReader(newest, verify=False).run_id != self._run_id:
+            return None
+        return str(newest)

@@ -1,0 +1,42 @@
+"""Runs in which a step goes wrong, on one rank only and as a function of its samples."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable
+
+import pytest
+import torch
+import torch.distributed as dist
+
+from megatron_glm.training.pipeline_engine import PipelineEngine
+from megatron_glm.training.zero_engine import ZeroEngine
+from tests.endtoend import pretraining_cases as cases
+
+KIND = (ZeroEngine, PipelineEngine)
+
+
+def train(config: str, faults: dict[str, Iterable[int]], *overrides: str) -> str:
+    """Train with faults: by kind, the samples whose step has it on the rank that has the sample.
+
+    Returns:
+        The message of the error that ends the run.
+    """
+    with pytest.MonkeyPatch.context() as patch:
+        for engine in KIND:
+            patch.setattr(engine, "accumulate", _faulty(engine.accumulate, faults))
+        return cases.train_until_failure(config, *overrides)
+
+
+def _faulty(accumulate, faults):
+    def faulty(engine, batches, weights, *, embedding_gradient=1.0):
+        here = {sample for batch in batches for sample, *_ in batch.row_keys.spans}
+        found = {kind for kind, samples in faults.items() if here & set(samples)}
+        if "gradient" in found:
+            weights = [math.nan] * 3
+        sums = accumulate(engine, batches, weights, embedding_gradient=embedding_gradient)
+        if "loss" in found and dist.get_rank() != 0:
+            sums = torch.full_like(sums, math.inf)
+        return sums * 50 if "spike" in found else sums
+
+    return faulty

@@ -1,0 +1,191 @@
+"""The supervisor over a launcher that behaves as badly as DeepSpeed's: signals, restarts, codes, no orphans."""
+
+import os
+import re
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import pytest
+import yaml
+
+HERE = Path(__file__).parent
+REPOSITORY = HERE.parents[3]
+STAND_IN = HERE / "stand_in.py"
+
+
+@pytest.fixture
+def config(tmp_path):
+    tree = {
+        "model": {"num_layers": 1, "hidden_size": 8, "num_attention_heads": 1},
+        "tokenizer": {"path": "-"},
+        "data": {"sources": [{"path": "-"}]},
+        "optimizer": {"learning_rate": 1},
+        "train": {"output": "elsewhere", "steps": 9, "global_batch_size": 1, "micro_batch_size": 1},
+    }
+    path = tmp_path / "config.yaml"
+    path.write_text(yaml.safe_dump(tree), encoding="utf-8")
+    return path
+
+
+class Supervised:
+    """A supervisor that has been started."""
+
+    def __init__(self, output, process):
+        self.output, self.process = output, process
+
+    def notes(self):
+        file = self.output / "notes"
+        return file.read_text().splitlines() if file.exists() else []
+
+    def ranks(self, number=2):
+        """Ids of the ranks of the newest start and of their workers, once all have started."""
+        deadline = time.monotonic() + 30
+        while time.monotonic() < deadline:
+            last = "\n".join(self.notes()).rpartition("start ")[2]
+            found = re.findall(r"rank \d (\d+) (\d+)", last)
+            if len(found) >= number:
+                return [[int(pid) for pid in pids] for pids in found]
+            time.sleep(0.02)
+        raise AssertionError(f"no ranks: {self.notes()}")
+
+    def finish(self, seconds=30):
+        _, errors = self.process.communicate(timeout=seconds)
+        return self.process.returncode, errors
+
+    def alive(self):
+        """Processes of the run that are left."""
+        pids = [int(pid) for pids in re.findall(r"rank \d (\d+) (\d+)", "\n".join(self.notes())) for pid in pids]
+        return [pid for pid in pids if _is_alive(pid)]
+
+
+def _is_alive(pid):
+    try:
+        return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] not in "ZX"
+    except OSError:
+        return False
+
+
+@pytest.fixture
+def supervise(tmp_path, config):
+    """Starts one over a launcher of this behaviour."""
+    output, started = tmp_path / "run", []
+    output.mkdir()
+
+    def start(behaviour, *options, output_setting=True):
+        command = [sys.executable, STAND_IN, "launcher", behaviour, "--config", config]
+        if output_setting:
+            command.append(f"train.output={output}")
+        search = f"{REPOSITORY}{os.pathsep}{REPOSITORY / 'kernels'}"
+        process = subprocess.Popen(
+            [sys.executable, "-m", "launch_scripts.supervise", "--backoff", "0.1", *options, "--", *map(str, command)],
+            env=os.environ | {"PYTHONPATH": search, "STAND_IN_OUTPUT": str(output)},
+            stderr=subprocess.PIPE,
+            text=True,
+            cwd=REPOSITORY,
+        )
+        started.append(Supervised(output, process))
+        return started[-1]
+
+    yield start
+    for one in started:
+        for pid in [*one.alive(), *([one.process.pid] if one.process.poll() is None else [])]:
+            os.kill(pid, signal.SIGKILL)
+
+
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGUSR1])
+def test_a_signal_reaches_the_ranks_and_neither_launcher_nor_workers(supervise, number):
+    run = supervise("waits")
+    run.ranks()
+    run.process.send_signal(number)
+    code, errors = run.finish()
+    assert code == 0
+    told = sorted(line for line in run.notes() if "told" in line)
+    assert told == [f"rank {rank} was told {number.name}" for rank in (0, 1)]
+    assert f"supervise: {number.name}: handed on to 2 ranks" in errors
+    assert run.alive() == []
+
+
+def test_where_no_rank_runs_on_this_machine_the_stop_file_is_made(supervise):
+    run = supervise("no ranks")
+    while not run.notes():
+        time.sleep(0.02)
+    run.process.send_signal(signal.SIGTERM)
+    code, errors = run.finish()
+    assert code == 0
+    assert "supervise: SIGTERM: made stop" in errors
+
+
+def test_a_run_that_fails_is_started_again_until_it_ends_well(supervise):
+    run = supervise("fails twice")
+    code, errors = run.finish()
+    assert code == 0
+    assert [line.split()[1] for line in run.notes() if line.startswith("start")] == ["0", "1", "2"]
+    assert "start 2 in 0.1 s, from the beginning; 1 of 5 without a newer checkpoint" in errors
+    assert "start 3 in 0.2 s" in errors
+
+
+def test_restarts_are_limited(supervise):
+    code, errors = supervise("fails twice", "--restarts", "1").finish()
+    assert code == 1
+    assert errors.count("start 2 in") == 1
+    assert "start 3 in" not in errors
+
+
+def test_a_killed_launcher_leaves_no_orphans_and_is_started_again(supervise):
+    run = supervise("waits", "--restarts", "1")
+    ranks = run.ranks()
+    launcher = int(Path(f"/proc/{ranks[0][0]}/stat").read_text().rpartition(")")[2].split()[1])
+    os.kill(launcher, signal.SIGKILL)
+    deadline = time.monotonic() + 30
+    while len([line for line in run.notes() if line.startswith("start")]) < 2 and time.monotonic() < deadline:
+        time.sleep(0.02)
+    assert not any(_is_alive(pid) for pids in ranks for pid in pids)
+    run.ranks()
+    run.process.send_signal(signal.SIGTERM)
+    assert run.finish()[0] == 0
+    assert run.alive() == []
+
+
+def test_ranks_that_do_not_end_are_killed_after_the_grace(supervise):
+    run = supervise("hangs", "--grace", "0.5")
+    run.ranks()
+    run.process.send_signal(signal.SIGTERM)
+    code, errors = run.finish()
+    assert code == 143
+    assert "ending all processes of the run at once" in errors
+    assert run.alive() == []
+
+
+def test_a_killed_supervisor_leaves_no_orphans(supervise):
+    run = supervise("waits")
+    run.ranks()
+    run.process.kill()
+    run.process.wait()
+    deadline = time.monotonic() + 30
+    while run.alive() and time.monotonic() < deadline:
+        time.sleep(0.02)
+    assert run.alive() == []
+
+
+@pytest.mark.parametrize(
+    ("command", "message"),
+    [
+        (["deepspeed", "pretrain_glm.py"], "COMMAND: names no --config"),
+        (["deepspeed", "pretrain_glm.py", "--config", "none.yaml"], "none.yaml: no such configuration file"),
+    ],
+)
+def test_a_command_without_a_configuration_is_refused(command, message):
+    search = f"{REPOSITORY}{os.pathsep}{REPOSITORY / 'kernels'}"
+    done = subprocess.run(
+        [sys.executable, "-m", "launch_scripts.supervise", "--", *command],
+        env=os.environ | {"PYTHONPATH": search},
+        capture_output=True,
+        text=True,
+        check=False,
+        cwd=REPOSITORY,
+    )
+    assert done.returncode == 2
+    assert done.stderr.startswith(f"error: {message}")
