@@ -18,7 +18,7 @@ COMMIT = $(shell git rev-parse HEAD)
 demo: $(STAMP)
 	@$(BIN)/python -m launch_scripts.demo --directory $(RUN)
 
-test: $(STAMP) older-triton
+test: $(STAMP)
 	@OMP_NUM_THREADS=1 $(BIN)/python -m pytest -q -n 2 --dist loadfile -m "not slow and not gpu"
 
 test-all: $(STAMP) older-triton

@@ -32,8 +32,8 @@ Opened = TypeVar("Opened")
 
 def check_layout(config: Config, processes: int) -> Iterator[Finding]:
     """Layout and batch. Raises ConfigError where the layout does not divide or does not go with other settings."""
-    check_combinations(config)
     layout = Layout.of(processes, tensor=config.parallel.tensor, pipeline=config.parallel.pipeline)
+    check_combinations(config)
     value = f"{layout.data} replicas × {layout.pipeline} stages × {layout.tensor} tensor ranks"
     yield Finding("layout", "ok", value)
     yield from findings_of("batch", lambda: [_batch(config.train, layout.data)])
