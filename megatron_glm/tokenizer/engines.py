@@ -34,6 +34,11 @@ _LARGEST_GROWTH = 1 << 28  # bytes
 _CHECK_EVERY = 1 << 23  # bytes of text
 
 
+def has_no_new_letters(text: bytes) -> bool:
+    """Whether a text, in UTF-8, has none of the letters and digits that gigatoken takes for such and tokenizers not."""
+    return not _may_hold_new(text) or _NEW.search(text.decode()) is None
+
+
 class Engine(Protocol):
     """A library with a model."""
 
@@ -64,7 +69,7 @@ class Gigatoken:
         self._begin()
 
     def can_read(self, text: bytes) -> bool:
-        return not _may_hold_new(text) or _NEW.search(text.decode()) is None
+        return has_no_new_letters(text)
 
     def encode(self, texts: Sequence[bytes]) -> list[np.ndarray]:
         if self._prefix_space:  # the library puts no space in front of one; a copy of every text costs much

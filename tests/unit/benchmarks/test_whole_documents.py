@@ -18,6 +18,7 @@ def source(tmp_path):
         "special.txt": "<|endoftext|> " * 30,
         "short.txt": "a",
         "data.bin": "b" * 500,
+        "new.txt": "\ua7ce" * 300,  # a letter since Unicode 17
     }
     for name, text in (TEXTS | others).items():
         (tmp_path / "files" / name).write_text(text, encoding="utf-8")
