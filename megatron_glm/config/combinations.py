@@ -15,7 +15,7 @@ def check_combinations(config: Config) -> None:
     """
     check_deepspeed_section(config.deepspeed)
     _check_precision(config)
-    _check_heads(config)
+    check_heads(config)
     _check_attention(config)
     if config.parallel.offload_optimizer != "none":
         _check_offload(config)
@@ -43,7 +43,8 @@ def _check_precision(config: Config) -> None:
         )
 
 
-def _check_heads(config: Config) -> None:
+def check_heads(config: Config) -> None:
+    """See that the ranks of a layer share its heads. Raises ConfigError."""
     tensor, heads = config.parallel.tensor, config.model.num_attention_heads
     if heads % tensor:
         fits = [size for size in range(1, heads + 1) if heads % size == 0]

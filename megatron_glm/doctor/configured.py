@@ -10,7 +10,7 @@ from typing import TypeVar
 
 from megatron_glm.checkpoint.format import KINDS
 from megatron_glm.config.batching import accumulation_steps
-from megatron_glm.config.combinations import check_combinations
+from megatron_glm.config.combinations import check_combinations, check_heads
 from megatron_glm.config.schema import Config, Train
 from megatron_glm.data.dataset import HeldOutDataset, SampleDataset
 from megatron_glm.doctor.finding import Finding, findings_of
@@ -87,6 +87,7 @@ def _read_some(config: Config, tokenizer: Tokenizer) -> tuple[int, ...]:
 
 def check_model(config: Config, num_ids: int) -> Iterator[Finding]:
     """Heads and words. Raises ConfigError where the ranks of a layer cannot share them."""
+    check_heads(config)
     check_divides(config, num_ids)
     count = short_number(parameter_count(config.model, num_ids))
     yield Finding("model", "ok", f"{count} parameters, each layer on {config.parallel.tensor} of the ranks")
