@@ -30,7 +30,12 @@ def runs_on_triton(backend: Backend, tensor: Tensor) -> bool:
         raise ValueError(f"the kernels know fp32, bf16 and fp16, not {tensor.dtype}; use the backend torch")
     if backend != "auto":
         return backend == "triton"
-    return _on_a_gpu(tensor) and tensor.dtype in _KERNEL_TYPES and _HAS_TRITON
+    return _on_a_gpu(tensor) and has_kernels_for(tensor)
+
+
+def has_kernels_for(tensor: Tensor) -> bool:
+    """Whether Triton is installed, and the kernels know the type of this tensor."""
+    return _HAS_TRITON and tensor.dtype in _KERNEL_TYPES
 
 
 def _on_a_gpu(tensor: Tensor) -> bool:

@@ -27,6 +27,7 @@ from launch_scripts.supervise.process_tree import (
     reap,
 )
 from megatron_glm.checkpoint.discovery import find_checkpoint
+from megatron_glm.checkpoint.locating import CHECKPOINTS
 from megatron_glm.command import run_command
 from megatron_glm.config.loading import load_config
 from megatron_glm.errors import ConfigError
@@ -156,7 +157,7 @@ class Supervisor:
             time.sleep(_LOOK_SECONDS)
 
     def _newest(self) -> Path | None:
-        return find_checkpoint(self._output / "checkpoints")
+        return find_checkpoint(self._output / CHECKPOINTS)
 
     def _end_time(self) -> int | None:
         with suppress(OSError):

@@ -9,12 +9,11 @@ import time
 from collections import defaultdict
 from collections.abc import Mapping
 from contextlib import suppress
-from pathlib import Path
 
 from megatron_glm.errors import ConfigError
+from megatron_glm.training.launcher_watch import PROC, parent_of
 from megatron_glm.training.launchers import launch_variables
 
-_PROC = Path("/proc")
 _LOOK_SECONDS = 0.02
 _PR_SET_PDEATHSIG = 1  # of <linux/prctl.h>
 _PR_SET_CHILD_SUBREAPER = 36
@@ -33,7 +32,7 @@ def end_with_parent() -> None:
 def descendants(pid: int) -> list[int]:
     """The living processes below `pid`, parents first."""
     children: dict[int, list[int]] = defaultdict(list)
-    for entry in _PROC.iterdir():
+    for entry in PROC.iterdir():
         if entry.name.isdigit():
             with suppress(OSError):
                 state, parent = (entry / "stat").read_text().rpartition(")")[2].split()[:2]
@@ -50,7 +49,7 @@ def ranks_below(pid: int) -> list[int]:
     """The processes below `pid` that a launcher has given a rank; not what these have started in turn."""
     tree = descendants(pid)
     ranks = {process for process in tree if _has_rank(process)}
-    return [process for process in tree if process in ranks and _parent(process) not in ranks]
+    return [process for process in tree if process in ranks and parent_of(process) not in ranks]
 
 
 def kill_all_below(pid: int) -> None:
@@ -82,14 +81,7 @@ def _has_rank(pid: int) -> bool:
 
 def _environment(pid: int) -> Mapping[str, str]:
     try:
-        text = (_PROC / str(pid) / "environ").read_bytes().decode(errors="replace")
+        text = (PROC / str(pid) / "environ").read_bytes().decode(errors="replace")
     except OSError:
         return {}
     return dict(entry.split("=", 1) for entry in text.split("\0") if "=" in entry)
-
-
-def _parent(pid: int) -> int | None:
-    try:
-        return int((_PROC / str(pid) / "stat").read_text().rpartition(")")[2].split()[1])
-    except OSError:
-        return None

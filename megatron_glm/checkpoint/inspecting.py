@@ -5,6 +5,7 @@ from __future__ import annotations
 import argparse
 import json
 from collections.abc import Iterator, Mapping
+from math import prod
 from pathlib import Path
 from typing import Any
 
@@ -93,13 +94,7 @@ def _loss(validation: Mapping[str, Any] | None) -> str:
 
 
 def _weights(parameters: Mapping[str, Any]) -> int:
-    total = 0
-    for entry in parameters.values():
-        size = 1
-        for length in entry["shape"]:
-            size *= length
-        total += size
-    return total
+    return sum(prod(entry["shape"]) for entry in parameters.values())
 
 
 def _json(path: Path) -> Mapping[str, Any]:

@@ -28,12 +28,13 @@ from megatron_glm.config.loading import config_from_tree
 from megatron_glm.config.schema import Config
 from megatron_glm.errors import CheckpointError, ConfigError
 from megatron_glm.files import atomic_directory
+from megatron_glm.model.precision import TORCH_DTYPES
 from megatron_glm.model.sizes import parameter_shapes
 from megatron_glm.release.card import model_card
 from megatron_glm.release.description import generation_config, model_config, tokenizer_config
 from megatron_glm.release.manifest import record_files, write_manifest
 from megatron_glm.release.verification import verify_release
-from megatron_glm.release.weights import TORCH_DTYPES, write_weights
+from megatron_glm.release.weights import write_weights
 from megatron_glm.tokenizer.base import Tokenizer
 from megatron_glm.tokenizer.loading import load_tokenizer
 

@@ -17,7 +17,6 @@ from megatron_glm.errors import CheckpointError
 WEIGHTS = "model.safetensors"
 INDEX = "model.safetensors.index.json"
 _READABLE = 0o644
-TORCH_DTYPES = {"fp32": torch.float32, "bf16": torch.bfloat16, "fp16": torch.float16}
 
 
 class Weights(Protocol):

@@ -12,6 +12,7 @@ from pathlib import Path
 
 from megatron_glm.training.launchers import launch_variables
 
+PROC = Path("/proc")  # where Linux tells of processes
 _NODE_LAUNCHER = b"deepspeed.launcher.launch"
 
 
@@ -25,12 +26,12 @@ class LauncherWatch:
         proc: where the kernel tells of processes; without it the parent alone is watched.
     """
 
-    def __init__(self, environ: Mapping[str, str], *, proc: Path = Path("/proc")):
+    def __init__(self, environ: Mapping[str, str], *, proc: Path = PROC):
         self._proc = proc
         self._parent = os.getppid() if launch_variables(environ) else None
         self._grandparent = None
         if self._parent is not None and _NODE_LAUNCHER in self._command(self._parent):
-            self._grandparent = self._parent_of(self._parent)
+            self._grandparent = parent_of(self._parent, self._proc)
 
     def has_ended(self) -> bool:
         """Whether one of them has ended since."""
@@ -38,7 +39,7 @@ class LauncherWatch:
             return False
         if os.getppid() != self._parent:
             return True
-        return self._grandparent is not None and self._parent_of(self._parent) != self._grandparent
+        return self._grandparent is not None and parent_of(self._parent, self._proc) != self._grandparent
 
     def _command(self, pid: int) -> bytes:
         try:
@@ -46,9 +47,11 @@ class LauncherWatch:
         except OSError:
             return b""
 
-    def _parent_of(self, pid: int) -> int | None:
-        try:
-            text = (self._proc / str(pid) / "stat").read_text()
-        except OSError:
-            return None
-        return int(text.rpartition(")")[2].split()[1])  # a command's name may hold spaces and brackets
+
+def parent_of(pid: int, proc: Path = PROC) -> int | None:
+    """The parent of a process; None where there is no such process, or nothing tells of it."""
+    try:
+        text = (proc / str(pid) / "stat").read_text()
+    except OSError:
+        return None
+    return int(text.rpartition(")")[2].split()[1])  # a command's name may hold spaces and brackets

@@ -17,6 +17,7 @@ from torch import Tensor
 
 from megatron_glm.config.schema import Config
 from megatron_glm.data.batch import Batch
+from megatron_glm.model.precision import TORCH_DTYPES
 from megatron_glm.objective.sample import Objective
 from megatron_glm.parallel.groups import Groups
 from megatron_glm.parallel.ranks import Ranks
@@ -26,7 +27,6 @@ from megatron_glm.training.pipeline_module import StageLoss
 _KINDS = 3
 _REPEATS = 2  # of each row; the faster one counts, as what disturbs a measurement only adds to it
 _STD = 0.02  # of all weights: their values cost nothing, but nan and denormal numbers may
-_DTYPES = {"fp32": torch.float32, "bf16": torch.bfloat16, "fp16": torch.float16}
 
 
 def measured_costs(
@@ -46,7 +46,7 @@ def measured_costs(
 def _seconds(config: Config, num_ids: int, batches: Sequence[Batch], kind: int, groups: Groups) -> float:
     """The mean over some micro-batches of the time of one kind of layer."""
     three = config.model_copy(update={"model": config.model.model_copy(update={"num_layers": _KINDS})})
-    device, dtype = torch.device(get_accelerator().current_device_name()), _DTYPES[config.train.precision]
+    device, dtype = torch.device(get_accelerator().current_device_name()), TORCH_DTYPES[config.train.precision]
     with torch.device(device):
         glm = build_layers(three, num_ids, groups, range(kind, kind + 1), seed=None).to(dtype)
     for parameter in glm.parameters():

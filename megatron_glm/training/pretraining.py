@@ -89,7 +89,7 @@ def pretrain(config: Config) -> None:
             inputs.collate,
             groups=groups,
             ranks=ranks,
-            saved=saved_stages(start.path),
+            saved=saved_stages(start.path) if parallel.pipeline > 1 else None,
         )
         engine = build_engine(config, num_ids, groups=groups, accumulation=accumulation, stages=division.stages)
         beginning = begin(config, start, engine, groups=groups, ranks=ranks)

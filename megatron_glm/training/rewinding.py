@@ -13,9 +13,9 @@ from megatron_glm.parallel.groups import Groups
 from megatron_glm.parallel.ranks import Ranks
 from megatron_glm.training.divergence import RewindWished
 from megatron_glm.training.engines import Engine
-from megatron_glm.training.load_proof import prove_loaded
 from megatron_glm.training.mishaps import Mishaps
 from megatron_glm.training.progress import Progress
+from megatron_glm.training.starting import take_up
 
 
 class Rewinder:
@@ -62,11 +62,8 @@ class Rewinder:
             text = f"no checkpoint of this run in {self._directory} to go back to; the step is skipped"
             self._record({"kind": "warning", **self._progress.position(), "text": text})
             return False
-        checkpoint, left = CheckpointReader(Path(found), verify=False), self._progress.step  # verified by rank 0
-        saved = Progress(**checkpoint.state["progress"])
-        self._engine.load(checkpoint, step=saved.updates)
-        self._engine.loss_scale.load(checkpoint.state.get("loss_scale"))
-        prove_loaded(self._engine, checkpoint, step=saved.step, groups=self._groups, ranks=self._ranks)
+        left = self._progress.step
+        checkpoint, saved = take_up(Path(found), self._engine, groups=self._groups, ranks=self._ranks)
         skipped = (max(saved.samples, wish.end - wish.samples), wish.end)
         skips = SkipList.of([*self._progress.skip_samples, *saved.skip_samples, skipped])
         self._progress.become(saved, skip_samples=skips.ranges)

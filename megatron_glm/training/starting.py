@@ -80,12 +80,8 @@ def begin(config: Config, start: Start, engine: Engine, *, groups: Groups, ranks
         CheckpointError: the parameters are not this model's, or do not arrive as they were saved.
     """
     if start.path:
-        checkpoint = CheckpointReader(start.path, verify=False)  # rank 0 has verified it
-        progress = Progress(**checkpoint.state["progress"])
+        checkpoint, progress = take_up(start.path, engine, groups=groups, ranks=ranks)
         progress.skip_samples = SkipList.of([*progress.skip_samples, *config.data.skip_samples]).ranges
-        engine.load(checkpoint, step=progress.updates)
-        engine.loss_scale.load(checkpoint.state.get("loss_scale"))
-        prove_loaded(engine, checkpoint, step=progress.step, groups=groups, ranks=ranks)
         what = f"both moments of step {progress.step}, saved by {layout_text(checkpoint.state)}"
         notes = (*start.notes, _report(checkpoint, what, ranks))
         return Beginning(progress, checkpoint.run_id, checkpoint.state, notes)
@@ -99,6 +95,20 @@ def begin(config: Config, start: Start, engine: Engine, *, groups: Groups, ranks
     engine.load(source, step=0)
     prove_loaded(engine, source, step=0, groups=groups, ranks=ranks)
     return Beginning(progress, run_id, {}, (*start.notes, _report(source, "no moments, the optimizer is new", ranks)))
+
+
+def take_up(path: Path, engine: Engine, *, groups: Groups, ranks: Ranks) -> tuple[CheckpointReader, Progress]:
+    """Put the weights, moments and loss scale of a checkpoint that one rank has verified into the engine of every rank.
+
+    Raises:
+        CheckpointError: the parameters are not this model's, or do not arrive as they were saved; on all ranks.
+    """
+    checkpoint = CheckpointReader(path, verify=False)
+    progress = Progress(**checkpoint.state["progress"])
+    engine.load(checkpoint, step=progress.updates)
+    engine.loss_scale.load(checkpoint.state.get("loss_scale"))
+    prove_loaded(engine, checkpoint, step=progress.step, groups=groups, ranks=ranks)
+    return checkpoint, progress
 
 
 def _report(source: ValueSource, what: str, ranks: Ranks) -> str:

@@ -3,18 +3,15 @@
 from __future__ import annotations
 
 import os
-from importlib.util import find_spec
 
-import torch
 from torch import Tensor
 
 from glm_kernels.attention.interval_op import interval_attention
 from glm_kernels.attention.tiles import LARGEST_HEAD
 from glm_kernels.attention.visibility import Visibility
+from glm_kernels.dispatch import has_kernels_for
 from glm_kernels.dropout.keys import DropoutKey, RowKeys
 
-_TYPES = (torch.float32, torch.bfloat16, torch.float16)
-_HAS_TRITON = find_spec("triton") is not None
 _NO_KEY = DropoutKey(0, 0, 0)
 
 
@@ -39,7 +36,7 @@ def interval_kernel_attention(
             f"attention backend triton knows heads of up to {LARGEST_HEAD} features in fp32, bf16 and fp16, "
             f"not {query.shape[-1]} in {query.dtype}; use another backend"
         )
-    if not _HAS_TRITON or not (query.is_cuda or os.environ.get("TRITON_INTERPRET") == "1"):
+    if not (query.is_cuda or os.environ.get("TRITON_INTERPRET") == "1"):
         raise ValueError(
             f"attention backend triton on {query.device}: it needs triton, and a GPU or its interpreter "
             "(TRITON_INTERPRET=1); use backend auto"
@@ -67,4 +64,4 @@ def interval_kernel_attention(
 
 def runs_interval_kernels(query: Tensor) -> bool:
     """Whether the kernels are there for heads like these, [T, heads, d]."""
-    return _HAS_TRITON and query.dtype in _TYPES and query.shape[-1] <= LARGEST_HEAD
+    return has_kernels_for(query) and query.shape[-1] <= LARGEST_HEAD

@@ -16,6 +16,7 @@ from glm_kernels.attention.triton_key_value import key_value_kernel
 from glm_kernels.attention.triton_query import query_kernel
 from glm_kernels.dropout.keys import DropoutKey, drop_threshold
 from glm_kernels.dropout.masks import keep_scale
+from glm_kernels.strides import with_dense_features
 from glm_kernels.tiles import Tile
 
 _LOG2_E = 1.4426950408889634
@@ -65,7 +66,7 @@ def launch_forward(
         tile: default: the table's.
         counts: int32 [heads, tiles of rows, 2], filled with the full and the border tiles that the kernel touched.
     """
-    query, key, value = (_with_dense_features(x) for x in (query, key, value))
+    query, key, value = (with_dense_features(x) for x in (query, key, value))
     T, heads, head_dim = query.shape
     output = query.new_empty(T, heads, head_dim)
     log_sum_exp = query.new_empty(heads, T, dtype=torch.float32)
@@ -112,7 +113,7 @@ def launch_backward(
         tiles: of the kernel of keys and values and of that of queries; default: the tables'.
         counts: of the two kernels, as in `launch_forward`.
     """
-    grad_output, query, key, value = (_with_dense_features(x) for x in (grad_output, query, key, value))
+    grad_output, query, key, value = (with_dense_features(x) for x in (grad_output, query, key, value))
     T, heads, head_dim = query.shape
     grad_query, grad_key, grad_value = (torch.empty_like(output) for _ in range(3))
     kept = 1.0 - dropping.probability if dropping else 1.0  # the inverse of keep_scale, and 0 where that is 0
@@ -183,11 +184,6 @@ def _delta(output: Tensor, grad_output: Tensor, factor: float) -> Tensor:
         BLOCK_M=DELTA_ROWS,
     )
     return delta
-
-
-def _with_dense_features(x: Tensor) -> Tensor:
-    """The kernels take any strides but that of the features."""
-    return x if x.stride(-1) == 1 else x.contiguous()
 
 
 def _grid(length: int, block: int, heads: int) -> tuple[int, int]:

@@ -9,7 +9,7 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
-from glm_kernels.tiles import Table, Tile, find_tile
+from glm_kernels.tiles import Table, Tile, architecture, find_tile
 
 LARGEST_HEAD = 128
 DELTA_ROWS = 64  # a program of the delta kernel
@@ -31,9 +31,8 @@ def head_parts(head_dim: int) -> tuple[int, int]:
 
 def tile_for(kernel: str, query: Tensor, *, dropout: bool, long_segments: bool) -> Tile:
     """The tile of a kernel ("forward", "key_value", "query") for tensors like query [T, heads, d]."""
-    return find_tile(
-        TILES, entry_of(kernel, query.shape[-1], query.dtype, dropout, long_segments), _architecture(query)
-    )
+    entry = entry_of(kernel, query.shape[-1], query.dtype, dropout, long_segments)
+    return find_tile(TILES, entry, architecture(query.device))
 
 
 def entry_of(kernel: str, head_dim: int, dtype: torch.dtype, dropout: bool, long_segments: bool) -> str:
@@ -43,13 +42,6 @@ def entry_of(kernel: str, head_dim: int, dtype: torch.dtype, dropout: bool, long
     if dtype == torch.float32:
         kind = "_fp32"  # without tensor cores, whose fp32 has 10 bits
     return f"attention_{kernel}_d{width}{kind}"
-
-
-def _architecture(tensor: Tensor) -> str:
-    if tensor.device.type != "cuda":
-        return "sm_90"  # the interpreter takes any
-    major, minor = torch.cuda.get_device_capability(tensor.device)
-    return f"sm_{major}{minor}"
 
 
 def _entries(

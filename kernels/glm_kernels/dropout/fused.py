@@ -11,6 +11,7 @@ from torch import Tensor
 from glm_kernels.dropout.keys import drop_threshold
 from glm_kernels.dropout.masks import keep_scale
 from glm_kernels.dropout.tiles import TILES
+from glm_kernels.strides import with_dense_features
 from glm_kernels.tiles import architecture, find_tile
 
 
@@ -29,8 +30,8 @@ def fused_dropout_add(
 
     tokens, width = x.shape
     output = x.new_empty(x.shape, dtype=_result_type(x, residual))
-    x = _with_dense_features(x)
-    residual = None if residual is None else _with_dense_features(residual)
+    x = with_dense_features(x)
+    residual = None if residual is None else with_dense_features(residual)
     token_key, places = token_key.contiguous(), None if places is None else places.contiguous()
     tile = find_tile(TILES, "dropout_add", architecture(x.device))
     grid = (-(-tokens // tile.blocks["BLOCK_T"]), -(-width // tile.blocks["BLOCK_H"]))
@@ -80,8 +81,3 @@ fused_dropout_add.register_autograd(_backward, setup_context=_save)
 
 def _result_type(x: Tensor, residual: Tensor | None) -> torch.dtype:
     return x.dtype if residual is None else torch.promote_types(x.dtype, residual.dtype)
-
-
-def _with_dense_features(x: Tensor) -> Tensor:
-    """The kernel takes any stride between tokens, but none between features."""
-    return x if x.stride(-1) == 1 else x.contiguous()

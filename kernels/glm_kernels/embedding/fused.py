@@ -13,6 +13,7 @@ from glm_kernels.dropout.keys import drop_threshold
 from glm_kernels.dropout.masks import keep_scale
 from glm_kernels.embedding.gradient import table_gradient
 from glm_kernels.embedding.tiles import TILES
+from glm_kernels.strides import with_dense_features
 from glm_kernels.tiles import architecture, find_tile
 
 
@@ -44,7 +45,7 @@ def fused_embedding(
     """
     from glm_kernels.embedding.triton_kernels import embedding_kernel
 
-    terms = [None if term is None else _with_dense_features(term) for term in (base, word, position, block_position)]
+    terms = [None if term is None else with_dense_features(term) for term in (base, word, position, block_position)]
     base, word, position, block_position = terms
     ids = (x.contiguous() for x in (input_ids, position_ids, block_position_ids))
     token_key = None if token_key is None else token_key.contiguous()
@@ -127,8 +128,3 @@ def _result_type(terms) -> torch.dtype:
     for other in others:
         first = torch.promote_types(first, other)
     return first
-
-
-def _with_dense_features(x: Tensor) -> Tensor:
-    """The kernels take any stride between rows, but none between features."""
-    return x if x.stride(-1) == 1 else x.contiguous()

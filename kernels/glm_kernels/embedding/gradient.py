@@ -8,6 +8,7 @@ from torch import Tensor
 from glm_kernels.dropout.keys import drop_threshold
 from glm_kernels.dropout.masks import keep_scale
 from glm_kernels.embedding.tiles import TILES, entry_of
+from glm_kernels.strides import with_dense_features
 from glm_kernels.tiles import architecture, find_tile
 
 
@@ -31,7 +32,7 @@ def table_gradient(
         token_key: int64 [N]; with it upstream is that of dropout(sums), keyed by philox_key.
         deterministic: the same bits every time, at the price of sorting the ids.
     """
-    upstream = upstream if upstream.stride(-1) == 1 else upstream.contiguous()
+    upstream = with_dense_features(upstream)
     ids, token_key = ids.contiguous(), None if token_key is None else token_key.contiguous()
     dropout = (philox_key, drop_threshold(probability), keep_scale(probability) if token_key is not None else 1.0)
     if deterministic:

@@ -15,7 +15,7 @@ import torch.nn.functional as F
 from torch import Tensor
 from torch.autograd.function import once_differentiable
 
-_CHUNK_LOGITS = 1 << 24  # 64 MB of fp32: far beyond where a matrix product becomes efficient
+from glm_kernels.loss.chunks import token_chunks
 
 
 class ChunkedLinearCrossEntropy(torch.autograd.Function):
@@ -32,7 +32,7 @@ class ChunkedLinearCrossEntropy(torch.autograd.Function):
         normalizers = torch.empty(hidden.shape[0], dtype=exact, device=hidden.device)
         nll, loss = torch.empty_like(normalizers), torch.empty_like(normalizers)
         logits = None
-        for chunk in _chunks(hidden.shape[0], num_valid):
+        for chunk in token_chunks(hidden.shape[0], num_valid):
             logits = F.linear(hidden[chunk], weight[:num_valid]).to(exact)
             normalizers[chunk] = logits.logsumexp(dim=1)
             nll[chunk] = normalizers[chunk] - logits.gather(1, target_ids[chunk, None])[:, 0]
@@ -53,7 +53,7 @@ class ChunkedLinearCrossEntropy(torch.autograd.Function):
         valid_weight = weight[: ctx.num_valid]
         grad_hidden = torch.empty_like(hidden)
         grad_weight = torch.zeros(weight.shape, dtype=exact, device=weight.device)
-        for chunk in reversed(_chunks(hidden.shape[0], ctx.num_valid)):
+        for chunk in reversed(token_chunks(hidden.shape[0], ctx.num_valid)):
             if chunk.stop < hidden.shape[0]:
                 logits = F.linear(hidden[chunk], valid_weight).to(exact)
             grad_logits = (logits - normalizers[chunk, None]).exp_()
@@ -65,8 +65,3 @@ class ChunkedLinearCrossEntropy(torch.autograd.Function):
             grad_hidden[chunk] = grad_logits @ valid_weight
             grad_weight[: ctx.num_valid] += grad_logits.t() @ hidden[chunk]
         return grad_hidden, grad_weight.to(weight.dtype), None, None, None
-
-
-def _chunks(num_tokens: int, num_valid: int) -> list[slice]:
-    size = max(1, _CHUNK_LOGITS // num_valid)
-    return [slice(start, min(start + size, num_tokens)) for start in range(0, num_tokens, size)]

@@ -6,7 +6,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-_CHUNK_LOGITS = 1 << 24  # 64 MB of fp32: far beyond where a matrix product becomes efficient
+from glm_kernels.loss.chunks import token_chunks
 
 
 def statistics(hidden: Tensor, weight: Tensor, local_targets: Tensor, valid: int) -> Tensor:
@@ -16,7 +16,7 @@ def statistics(hidden: Tensor, weight: Tensor, local_targets: Tensor, valid: int
     normalizer, target, total = found
     normalizer.fill_(-torch.inf)
     is_here = local_targets >= 0
-    for chunk in _chunks(len(hidden), valid):
+    for chunk in token_chunks(len(hidden), valid):
         logits = F.linear(hidden[chunk], weight[:valid]).to(exact)
         normalizer[chunk] = logits.logsumexp(dim=1)
         own = logits.gather(1, local_targets[chunk, None].clamp(min=0))[:, 0]
@@ -41,7 +41,7 @@ def gradients(
     grad_weight = torch.zeros(weight.shape, dtype=exact, device=weight.device)
     share = (smoothing - 1.0) * (local_targets >= 0).to(exact)
     local = local_targets.clamp(min=0)
-    for chunk in _chunks(len(hidden), valid):
+    for chunk in token_chunks(len(hidden), valid):
         logits = F.linear(hidden[chunk], own_words).to(exact)
         grad_logits = (logits - normalizer[chunk, None]).exp_()
         if smoothing:
@@ -51,10 +51,3 @@ def gradients(
         grad_hidden[chunk] = grad_logits @ own_words
         grad_weight[:valid] += grad_logits.t() @ hidden[chunk]
     return grad_hidden, grad_weight.to(weight.dtype)
-
-
-def _chunks(num_tokens: int, valid: int) -> list[slice]:
-    if valid == 0:  # a shard may hold nothing but padding
-        return []
-    size = max(1, _CHUNK_LOGITS // valid)
-    return [slice(start, min(start + size, num_tokens)) for start in range(0, num_tokens, size)]

@@ -23,7 +23,7 @@ def results(function, hidden, weight, targets, num_valid=33):
 
 @pytest.fixture(params=[1 << 24, 33 * 3, 1], ids=["one chunk", "three tokens a chunk", "one token a chunk"])
 def chunk(request, monkeypatch):
-    monkeypatch.setattr("glm_kernels.loss.chunked._CHUNK_LOGITS", request.param)
+    monkeypatch.setattr("glm_kernels.loss.chunks.CHUNK_LOGITS", request.param)
 
 
 @pytest.mark.usefixtures("chunk")
