@@ -1,6 +1,7 @@
 """Files whose flushing to the disk goes on behind the work, so that a process waits once and not for each.
 
-A unit writes half a dozen small files, and a disk takes a millisecond or more to confirm one.
+A unit writes half a dozen small files, and a disk takes a millisecond or more to confirm one. Of a large file
+the disk gets parts while it is written, so that little is left to wait for at its end.
 """
 
 from __future__ import annotations
@@ -16,6 +17,7 @@ from megatron_glm.files import Files
 
 _AT_ONCE = 8
 _MOST_PENDING = 32  # each holds a descriptor
+_PART_BYTES = 1 << 23
 
 
 class BackgroundSync(Files):
@@ -28,6 +30,7 @@ class BackgroundSync(Files):
     def __enter__(self) -> BackgroundSync:
         self._pool = ThreadPoolExecutor(_AT_ONCE)
         self._pending: deque[Future[None]] = deque()
+        self._unsynced: dict[BinaryIO, int] = {}  # bytes that were written since the last flush
         return self
 
     def __exit__(self, kind: type[BaseException] | None, *rest: object) -> None:
@@ -36,8 +39,15 @@ class BackgroundSync(Files):
             for future in self._pending:
                 future.result()
 
+    def write(self, stream: BinaryIO, data: bytes | memoryview) -> None:
+        super().write(stream, data)
+        self._unsynced[stream] = self._unsynced.get(stream, 0) + memoryview(data).nbytes
+        if self._unsynced[stream] >= _PART_BYTES:
+            self.sync(stream)
+
     def sync(self, stream: BinaryIO) -> None:
         stream.flush()
+        self._unsynced.pop(stream, None)
         self._begin(_sync_and_close, os.dup(stream.fileno()))  # the caller may close its own
 
     def sync_directory(self, path: Path) -> None:

@@ -17,6 +17,7 @@ def source(tmp_path):
         "again.md": TEXTS["below/one.py"],
         "special.txt": "<|endoftext|> " * 30,
         "short.txt": "a",
+        "space.txt": " a" * 300,
         "data.bin": "b" * 500,
         "new.txt": "\ua7ce" * 300,  # a letter since Unicode 17
     }

@@ -6,7 +6,7 @@ import threading
 
 import pytest
 
-from data_tools.background_sync import _MOST_PENDING, BackgroundSync
+from data_tools.background_sync import _MOST_PENDING, _PART_BYTES, BackgroundSync
 from megatron_glm.files import atomic_file
 
 
@@ -33,6 +33,15 @@ def test_everything_is_flushed_when_the_block_ends(tmp_path, synced):
     assert len(written) == 2 * _MOST_PENDING
     assert written | {tmp_path.stat().st_ino} == set(synced)
     assert all(path.read_bytes() == b"content" for path in tmp_path.iterdir())
+
+
+def test_of_a_large_file_parts_are_flushed_while_it_is_written(tmp_path, synced):
+    with BackgroundSync() as files, files.open(tmp_path / "a") as stream:
+        for _ in range(4):
+            files.write(stream, bytes(_PART_BYTES // 2))
+        files._pool.shutdown()
+        assert len(synced) == 2
+        assert (tmp_path / "a").stat().st_size == 2 * _PART_BYTES
 
 
 def test_no_descriptor_stays_open(tmp_path, synced):

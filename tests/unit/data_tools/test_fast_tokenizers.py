@@ -52,6 +52,13 @@ def test_every_text_is_compared_in_one_share(bpe):
     assert [text for share in compared for text in share] == TEXTS
 
 
+def test_shares_have_about_as_many_characters_each(bpe):
+    compared = []
+    texts = ["a" * 900, "b" * 100, *(["c" * 10] * 100)]
+    choose(bpe, texts, compare=lambda shares: compared.extend(shares) or [], shares=2)
+    assert [sum(map(len, share)) for share in compared] == [1000, 1000]
+
+
 @pytest.mark.parametrize(
     ("change", "says"),
     [
@@ -113,6 +120,13 @@ def test_of_a_huge_document_a_part_is_in_the_sample(tmp_path):
     path = tmp_path / "a.jsonl"
     path.write_text(json.dumps({"text": "é" * 5000}) + "\n")
     assert sample_texts(open_inputs([str(path)], line_documents=False), "text", limit_bytes=600) == ["é" * 600]
+
+
+def test_large_documents_make_a_sample_no_larger_than_was_asked(tmp_path):
+    path = tmp_path / "a.jsonl"
+    path.write_text("".join(json.dumps({"text": "é" * 40_000}) + "\n" for _ in range(300)))
+    texts = sample_texts(open_inputs([str(path)], line_documents=False), "text", limit_bytes=64_000)
+    assert 32_000 <= sum(map(len, texts)) <= 64_000
 
 
 def test_a_sample_is_spread_over_the_inputs(tmp_path):
