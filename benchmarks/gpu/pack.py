@@ -26,6 +26,8 @@ _WHEELS = (
     *("pydantic", "pydantic_core", "annotated-types", "typing-inspection", "typing_extensions"),
     *("PyYAML", "rich", "markdown-it-py", "mdurl", "Pygments", "safetensors", "zstandard", "orjson"),
     *("pytest", "iniconfig", "pluggy", "hypothesis", "sortedcontainers"),  # of the tests
+    *("matplotlib", "contourpy", "cycler", "fonttools"),  # of the plots
+    *("kiwisolver", "pillow", "pyparsing", "python-dateutil"),
 )
 _PLATFORMS = ("manylinux_2_28_x86_64", "manylinux_2_27_x86_64", "manylinux_2_17_x86_64", "manylinux2014_x86_64")
 

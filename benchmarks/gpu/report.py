@@ -60,8 +60,8 @@ def main(argv: Sequence[str] | None = None) -> int:
     (args.output / "gpu_check.json").write_text(json.dumps(report, indent=1) + "\n", encoding="utf-8")
     text = markdown(report)
     (args.output / "gpu_check.md").write_text(text, encoding="utf-8")
-    plot(rows.get("attention", ()), args.output / "attention.png")
     print(text)
+    plot(rows.get("attention", ()), args.output / "attention.png")
     broken = [row for row in rows.get("attention", ()) if row["contestant"] == OURS and "error" in row]
     return 1 if broken or any(status.values()) else 0
 

@@ -23,7 +23,12 @@ def main(argv: Sequence[str] | None = None) -> int:
     missing = [wheel for wheel in sorted((args.pack / "wheels").glob("*.whl")) if not is_installed(wheel)]
     if missing:
         install = ["install", "--quiet", "--no-index", "--no-deps", "--no-compile", "--target", str(args.site)]
-        subprocess.run([sys.executable, "-m", "pip", *install, *map(str, missing)], check=True)
+        if subprocess.run([sys.executable, "-m", "pip", *install, *map(str, missing)], check=False).returncode:
+            here = f"{sys.version_info.major}.{sys.version_info.minor}"
+            raise SystemExit(
+                f"error: {args.pack} does not fit this Python {here}; make it with "
+                f"`python -m benchmarks.gpu.pack --python {here}`"
+            )
     print(f"installed from {args.pack}: {' '.join(wheel.name.split('-')[0] for wheel in missing) or 'nothing'}")
     return 0
 
