@@ -119,9 +119,11 @@ def _draw(losses: Mapping[str, Sequence[float]], differences: Mapping[str, Seque
     for number, (name, curve) in enumerate(losses.items()):
         steps = range(1, len(curve) + 1)
         width = 1 + 0.8 * (len(losses) - number)  # all are one line: the first ones show beside the last
-        above.plot(steps, curve, linewidth=width, label=name)
+        (line,) = above.plot(steps, curve, linewidth=width, label=name)
         if any(differences[name]):
-            below.semilogy(steps, [max(found, 1e-9) for found in differences[name]], linewidth=1, label=name)
+            # A difference of zero has no place on the axis, and is left out.
+            apart = [found or float("nan") for found in differences[name]]
+            below.semilogy(steps, apart, ".", markersize=3, color=line.get_color())
     above.set_ylabel("loss (nats per target token)")
     above.legend(frameon=False)
     below.set_ylabel(f"relative to {next(iter(losses))}")
