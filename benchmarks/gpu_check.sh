@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
 # All that only a GPU can show, in under eight minutes: the tests of tests/gpu, then the timings of the kernels and of
-# training, side by side with what else there is. JSON, a table and plots in one directory.
+# training, side by side with what else there is. JSON, a table, plots and what each part said in one directory.
 #
 #   benchmarks/gpu_check.sh [--dry-run] [--output DIR]
 #
@@ -44,14 +44,14 @@ fi
 
 "$python" -m benchmarks.gpu.ready "${dry_run[@]}"
 
-# part NAME SECONDS COMMAND…: a part that fails or hangs takes none of the others along.
+# part NAME SECONDS COMMAND…: a part that fails or hangs takes none of the others along, nor what it found before.
 part() {
     local name=$1 limit=$2 code=0
     shift 2
-    timeout --kill-after=5 $((limit * patience)) "$@" || code=$?
+    timeout --kill-after=5 $((limit * patience)) "$@" 2>&1 | tee "$output/$name.log" || code=$?
     echo "$name $code" >>"$parts/status.txt"
 }
-part tests 150 "$python" -m pytest -q -p no:cacheprovider -m gpu tests/gpu
+part tests 150 "$python" -m pytest -q --tb=short -p no:cacheprovider -m gpu tests/gpu
 for limit in attention:120 fused:80 training_step:100; do
     name=${limit%:*}
     part "$name" "${limit#*:}" "$python" -m "benchmarks.gpu.$name" --output "$parts" "${dry_run[@]}"

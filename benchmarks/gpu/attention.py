@@ -16,7 +16,7 @@ from torch import Tensor
 from torch.nn.attention import SDPBackend, sdpa_kernel
 from torch.nn.functional import scaled_dot_product_attention
 
-from benchmarks.gpu.bench import Bench, Row, run_part
+from benchmarks.gpu.bench import Bench, Row, run_part, tried
 from benchmarks.gpu.rows import SampleRow, sample_row
 from glm_kernels.attention import attention
 from glm_kernels.attention.varlen import Call, flash_calls
@@ -34,15 +34,15 @@ DROPOUTS = (0.0, 0.1)
 Contestant = Callable[[Tensor, Tensor, Tensor], Tensor]
 
 
-def measure(bench: Bench) -> list[Row]:
+def measure(bench: Bench) -> Iterator[Row]:
     """Time attention at each length, single and packed, with and without dropout."""
-    sizes, rows = bench.sizes, []
+    sizes = bench.sizes
     for length in sizes.lengths:
         for samples in (1, max(2, sizes.packed_tokens // length)):
             row = sample_row(length, samples, bench)
             for dropout in DROPOUTS:
-                rows += [measured(bench, row, dropout, *one) for one in contestants(bench, row, dropout)]
-    return rows
+                for one in contestants(bench, row, dropout):
+                    yield measured(bench, row, dropout, *one)
 
 
 def measured(bench: Bench, row: SampleRow, dropout: float, name: str, function: Contestant) -> Row:
@@ -55,24 +55,19 @@ def measured(bench: Bench, row: SampleRow, dropout: float, name: str, function: 
         inputs = [row.by_sample(x.detach()).requires_grad_() for x in inputs]
         upstream = row.by_sample(upstream)
     pairs = row.causal_pairs() if name == CEILING else row.visible_pairs()
-    result: Row = {
-        "contestant": name,
-        "length": row.length,
-        "samples": row.samples,
-        "dropout": dropout,
-        "pairs": pairs,
-    }
-    try:
-        forward, backward = bench.forward_and_backward(function, inputs, upstream)
-    except (RuntimeError, NotImplementedError, ValueError) as error:
-        return result | {"error": " ".join(str(error).split())[:200]}
     flops = 4 * pairs * sizes.heads * sizes.head_dim
-    return result | {
-        "forward_ms": forward,
-        "backward_ms": backward,
-        "forward_tflops": flops / forward / 1e9,
-        "backward_tflops": 2.5 * flops / backward / 1e9,
-    }
+
+    def times() -> Row:
+        forward, backward = bench.forward_and_backward(function, inputs, upstream)
+        return {
+            "forward_ms": forward,
+            "backward_ms": backward,
+            "forward_tflops": flops / forward / 1e9,
+            "backward_tflops": 2.5 * flops / backward / 1e9,
+        }
+
+    place = {"length": row.length, "samples": row.samples, "dropout": dropout, "pairs": pairs}
+    return tried({"contestant": name, **place}, times)
 
 
 def contestants(bench: Bench, row: SampleRow, dropout: float) -> Iterator[tuple[str, Contestant]]:

@@ -5,8 +5,10 @@ from __future__ import annotations
 import argparse
 import json
 import os
+import sys
 import time
-from collections.abc import Callable, Sequence
+import traceback
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -76,8 +78,20 @@ class Bench:
         return torch.compile(function, backend="eager" if self.is_rehearsal else "inductor", dynamic=False)
 
 
-def run_part(name: str, measure: Callable[[Bench], list[Row]], argv: Sequence[str] | None = None) -> int:
-    """The command of one part: measure, and leave the rows as `<name>.json` in a directory."""
+def tried(what: Row, measure: Callable[[], Row]) -> Row:
+    """What was measured of it, or the `error` that it ended with: what cannot be run takes nothing else along."""
+    try:
+        return what | measure()
+    except Exception as error:  # of torch, Triton, DeepSpeed or a driver: each has kinds of its own
+        traceback.print_exc(file=sys.stderr)
+        return what | {"error": " ".join(str(error).split())[:200] or type(error).__name__}
+
+
+def run_part(name: str, measure: Callable[[Bench], Iterable[Row]], argv: Sequence[str] | None = None) -> int:
+    """The command of one part: measure, and leave the rows as `<name>.json` in a directory.
+
+    The file is whole after every row: whoever stops the part has what it found until then.
+    """
     parser = argparse.ArgumentParser(prog=f"python -m benchmarks.gpu.{name}", description=measure.__doc__)
     parser.add_argument("--output", type=Path, required=True, help="directory of the parts of the report")
     parser.add_argument("--dry-run", action="store_true", help="toy sizes on a CPU, kernels in the interpreter")
@@ -88,9 +102,13 @@ def run_part(name: str, measure: Callable[[Bench], list[Row]], argv: Sequence[st
         parser.error("torch sees no GPU; --dry-run rehearses on a CPU")
     bench = Bench(torch.device("cpu"), TOY) if args.dry_run else Bench(torch.device("cuda", 0), FULL)
     start = time.monotonic()
-    rows = measure(bench)
-    report = {"part": name, "rehearsal": bench.is_rehearsal, "seconds": time.monotonic() - start, "rows": rows}
     args.output.mkdir(parents=True, exist_ok=True)
-    (args.output / f"{name}.json").write_text(json.dumps(report, indent=1) + "\n", encoding="utf-8")
-    print(f"{name}: {len(rows)} rows in {report['seconds']:.0f} s", flush=True)
+    file, rows = args.output / f"{name}.json", []
+    for row in measure(bench):
+        rows.append(row)
+        report = {"part": name, "rehearsal": bench.is_rehearsal, "seconds": time.monotonic() - start, "rows": rows}
+        partial = file.with_suffix(".partial")
+        partial.write_text(json.dumps(report, indent=1) + "\n", encoding="utf-8")
+        partial.replace(file)
+    print(f"{name}: {len(rows)} rows in {time.monotonic() - start:.0f} s", flush=True)
     return 0

@@ -10,12 +10,13 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
+from functools import partial
 
 import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from benchmarks.gpu.bench import Bench, Row, run_part
+from benchmarks.gpu.bench import Bench, Row, run_part, tried
 from glm_kernels.dropout import DropoutKey, HiddenDropout, RowKeys, Site, dropout_add
 from glm_kernels.embedding import embedding
 from glm_kernels.loss import linear_cross_entropy
@@ -42,25 +43,28 @@ class Operation:
     bytes_moved: int | None
 
 
-def measure(bench: Bench) -> list[Row]:
+def measure(bench: Bench) -> Iterator[Row]:
     """Time each operation's ways forward and backward, and the memory that they add."""
-    return [row for operation in operations(bench) for row in measured(bench, operation)]
+    for operation in operations(bench):
+        yield from measured(bench, operation)
 
 
 def measured(bench: Bench, operation: Operation) -> Iterator[Row]:
-    """A row for each way: milliseconds, peak memory, and the share of what the memory could move."""
+    """A row for each way: milliseconds, peak memory, and the GB/s that it moved; `error` instead where it cannot."""
     wanted = [x for x in operation.tensors if x.requires_grad]
 
     def step(way: Callable[..., Tensor]) -> None:
         torch.autograd.grad(way(*operation.tensors), wanted, operation.upstream)
 
-    for name, way in operation.ways.items():
+    def figures(way: Callable[..., Tensor]) -> Row:
         forward, backward = bench.forward_and_backward(way, operation.tensors, operation.upstream)
-        row: Row = {"operation": operation.name, "way": name, "forward_ms": forward, "backward_ms": backward}
-        row["peak_mb"] = bench.peak_megabytes(lambda way=way: step(way))
+        row: Row = {"forward_ms": forward, "backward_ms": backward, "peak_mb": bench.peak_megabytes(lambda: step(way))}
         if operation.bytes_moved:
             row["gb_per_s"] = operation.bytes_moved / (forward + backward) / 1e6
-        yield row
+        return row
+
+    for name, way in operation.ways.items():
+        yield tried({"operation": operation.name, "way": name}, partial(figures, way))
 
 
 def operations(bench: Bench) -> Iterator[Operation]:

@@ -3,7 +3,7 @@
     python -m benchmarks.gpu.report PARTS OUTPUT
 
 PARTS holds the JSON of each part and `status.txt`, a line of name and exit code for each that ran. Exit code 1 if one
-of them failed or our attention could not run somewhere; an aim that is missed is a finding, not a failure.
+of them failed or something of ours could not run somewhere; an aim that is missed is a finding, not a failure.
 """
 
 from __future__ import annotations
@@ -62,7 +62,9 @@ def main(argv: Sequence[str] | None = None) -> int:
     (args.output / "gpu_check.md").write_text(text, encoding="utf-8")
     print(text)
     plot(rows.get("attention", ()), args.output / "attention.png")
-    broken = [row for row in rows.get("attention", ()) if row["contestant"] == OURS and "error" in row]
+    # Training has no contestants.
+    ours = (row for found in rows.values() for row in found if row.get("contestant", row.get("way", OURS)) == OURS)
+    broken = [row for row in ours if "error" in row]
     return 1 if broken or any(status.values()) else 0
 
 
@@ -90,7 +92,7 @@ def aims(parts: Parts) -> Iterator[Aim]:
         "attention backward on packed rows, times FlexAttention's speed", 1.3, _worst(packed, FLEX, "backward_ms")
     )
     for model, least in (("GLM-Large", 0.3), ("GLM-2B", 0.4)):
-        measured = [row["mfu"] for row in parts.get("training_step", ()) if model in row["model"] and row["mfu"]]
+        measured = [row["mfu"] for row in parts.get("training_step", ()) if model in row["model"] and row.get("mfu")]
         yield Aim(f"{model}, MFU of a training step", least, min(measured, default=None))
 
 
@@ -140,22 +142,22 @@ def _fused_cells(row: Row) -> dict[str, str]:
     return {
         "operation": row["operation"],
         "by": row["way"],
-        "forward, ms": _number(row["forward_ms"]),
-        "backward, ms": _number(row["backward_ms"]),
-        "peak, MB": _number(row["peak_mb"]),
-        "GB/s": _number(row.get("gb_per_s")),
+        "forward, ms": _number(row.get("forward_ms")),
+        "backward, ms": _number(row.get("backward_ms")),
+        "peak, MB": _number(row.get("peak_mb")),
+        "GB/s": row.get("error") or _number(row.get("gb_per_s")),
     }
 
 
 def _training_cells(row: Row) -> dict[str, str]:
     return {
         "model": row["model"],
-        "tokens a step": str(row["tokens"]),
-        "step, ms": _number(row["step_ms"]),
-        "tokens/s": f"{row['tokens_per_s']:,.0f}",
-        "TFLOP/s": _number(row["tflops"]),
-        "MFU": _number(row["mfu"]),
-        "peak, GB": _number(row["peak_gb"]),
+        "tokens a step": str(row.get("tokens", "–")),
+        "step, ms": _number(row.get("step_ms")),
+        "tokens/s": f"{row['tokens_per_s']:,.0f}" if "tokens_per_s" in row else "–",
+        "TFLOP/s": _number(row.get("tflops")),
+        "MFU": _number(row.get("mfu")),
+        "peak, GB": row.get("error") or _number(row["peak_gb"]),
     }
 
 

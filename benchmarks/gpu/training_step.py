@@ -10,13 +10,14 @@ from __future__ import annotations
 
 import time
 from collections.abc import Iterator
+from functools import partial
 from pathlib import Path
 from statistics import median
 
 import numpy as np
 import torch
 
-from benchmarks.gpu.bench import Bench, Row, run_part
+from benchmarks.gpu.bench import Bench, Row, run_part, tried
 from benchmarks.gpu.flops import peak_flops, step_flops
 from megatron_glm.config.loading import load_config
 from megatron_glm.config.schema import Config
@@ -35,10 +36,11 @@ CONFIGS = Path(__file__).parents[2] / "configs"
 _ROLES = 7  # special tokens, at the end of the ids
 
 
-def measure(bench: Bench) -> list[Row]:
+def measure(bench: Bench) -> Iterator[Row]:
     """Time whole training steps."""
     with distributed_processes(threads=None):
-        return [measured(bench, *case) for case in cases(bench)]
+        for name, config, num_ids in cases(bench):
+            yield tried({"model": name}, partial(measured, bench, config, num_ids))
 
 
 def cases(bench: Bench) -> Iterator[tuple[str, Config, int]]:
@@ -50,7 +52,7 @@ def cases(bench: Bench) -> Iterator[tuple[str, Config, int]]:
     yield name, _config("glm_2b.yaml", [layers, "train.recompute=none", *toy]), 50_264 if not toy else 250
 
 
-def measured(bench: Bench, name: str, config: Config, num_ids: int) -> Row:
+def measured(bench: Bench, config: Config, num_ids: int) -> Row:
     """The median of some steps, after two that are not timed."""
     layers = range(config.model.num_layers)
     groups = make_groups(Layout.of(1))
@@ -71,7 +73,6 @@ def measured(bench: Bench, name: str, config: Config, num_ids: int) -> Row:
     flops = step_flops(config.model, batch, num_ids)
     peak = None if bench.is_rehearsal else peak_flops(torch.cuda.get_device_name())
     return {
-        "model": name,
         "layers": len(layers),
         "hidden": config.model.hidden_size,
         "parameters": engine.num_parameters,

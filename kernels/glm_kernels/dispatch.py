@@ -11,7 +11,7 @@ from torch import Tensor
 Backend = Literal["auto", "triton", "torch"]
 
 _HAS_TRITON = find_spec("triton") is not None
-_KERNEL_TYPES = (torch.float32, torch.bfloat16, torch.float16)
+KERNEL_TYPES = (torch.float32, torch.bfloat16, torch.float16)
 
 
 def runs_on_triton(backend: Backend, tensor: Tensor) -> bool:
@@ -26,7 +26,7 @@ def runs_on_triton(backend: Backend, tensor: Tensor) -> bool:
     """
     if backend not in ("auto", "triton", "torch"):
         raise ValueError(f"backend {backend!r} is none of auto, triton, torch")
-    if backend == "triton" and tensor.dtype not in _KERNEL_TYPES:
+    if backend == "triton" and tensor.dtype not in KERNEL_TYPES:
         raise ValueError(f"the kernels know fp32, bf16 and fp16, not {tensor.dtype}; use the backend torch")
     if backend != "auto":
         return backend == "triton"
@@ -35,7 +35,7 @@ def runs_on_triton(backend: Backend, tensor: Tensor) -> bool:
 
 def has_kernels_for(tensor: Tensor) -> bool:
     """Whether Triton is installed, and the kernels know the type of this tensor."""
-    return _HAS_TRITON and tensor.dtype in _KERNEL_TYPES
+    return _HAS_TRITON and tensor.dtype in KERNEL_TYPES
 
 
 def _on_a_gpu(tensor: Tensor) -> bool:

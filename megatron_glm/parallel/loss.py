@@ -58,6 +58,8 @@ class _ParallelLinearCrossEntropy(torch.autograd.Function):
         valid = min(max(num_valid - first, 0), weight.shape[0])
         local = target_ids - first
         local = local.where((local >= 0) & (local < valid), -1)
+        # An id of no rank is none of the others' either: as one behind the last word it makes the loss NaN.
+        local = local.masked_fill((target_ids < 0) | (target_ids >= num_valid), weight.shape[0])
         own, target, total = shard_statistics(hidden, weight, local, valid=valid)
         largest = own.clone()
         dist.all_reduce(largest, op=dist.ReduceOp.MAX, group=group)

@@ -14,9 +14,21 @@ from torch import Tensor
 from torch.utils.flop_counter import register_flop_formula
 
 from glm_kernels.dropout.keys import DropoutKey
+from glm_kernels.operators import kernel_operator
+
+_INPUTS = {
+    "query": "float [T, heads, d]",
+    **dict.fromkeys(("key", "value"), "query [T, heads, d]"),
+    **dict.fromkeys(("key_start", "key_end", "query_start", "query_end", "token"), "int32 [T]"),
+    "token_key": "int64 [T]",
+}
+_RESULTS = {
+    **dict.fromkeys(("output", "grad_output"), "query [T, heads, d]"),
+    **dict.fromkeys(("log_sum_exp", "grad_log_sum_exp"), "float32 [heads, T]"),
+}
 
 
-@torch.library.custom_op("glm_kernels::interval_attention", mutates_args=())
+@kernel_operator("interval_attention", **_INPUTS)
 def interval_attention(
     query: Tensor,
     key: Tensor,
@@ -50,11 +62,10 @@ def interval_attention(
 
     intervals = Intervals(*(bound.contiguous() for bound in (key_start, key_end, query_start, query_end)))
     dropping = _dropping(token_key, token, dropout, seed, layer, site, first_head)
-    with torch.cuda.device_of(query):  # triton launches on the current device
-        return launch_forward(query, key, value, intervals, dropping, long_segments=long_segments)
+    return launch_forward(query, key, value, intervals, dropping, long_segments=long_segments)
 
 
-@torch.library.custom_op("glm_kernels::interval_attention_backward", mutates_args=())
+@kernel_operator("interval_attention_backward", **_INPUTS, **_RESULTS)
 def interval_attention_backward(
     grad_output: Tensor,
     grad_log_sum_exp: Tensor | None,
@@ -82,8 +93,7 @@ def interval_attention_backward(
     intervals = Intervals(*(bound.contiguous() for bound in (key_start, key_end, query_start, query_end)))
     dropping = _dropping(token_key, token, dropout, seed, layer, site, first_head)
     saved = (query, key, value, output, log_sum_exp)
-    with torch.cuda.device_of(query):
-        return launch_backward(grad_output, *saved, grad_log_sum_exp, intervals, dropping, long_segments=long_segments)
+    return launch_backward(grad_output, *saved, grad_log_sum_exp, intervals, dropping, long_segments=long_segments)
 
 
 @interval_attention.register_fake

@@ -16,7 +16,7 @@ from glm_kernels.attention.triton_key_value import key_value_kernel
 from glm_kernels.attention.triton_query import query_kernel
 from glm_kernels.dropout.keys import DropoutKey, drop_threshold
 from glm_kernels.dropout.masks import keep_scale
-from glm_kernels.strides import with_dense_features
+from glm_kernels.strides import with_near_rows
 from glm_kernels.tiles import Tile
 
 _LOG2_E = 1.4426950408889634
@@ -66,7 +66,7 @@ def launch_forward(
         tile: default: the table's.
         counts: int32 [heads, tiles of rows, 2], filled with the full and the border tiles that the kernel touched.
     """
-    query, key, value = (with_dense_features(x) for x in (query, key, value))
+    query, key, value = (with_near_rows(x) for x in (query, key, value))
     T, heads, head_dim = query.shape
     output = query.new_empty(T, heads, head_dim)
     log_sum_exp = query.new_empty(heads, T, dtype=torch.float32)
@@ -113,8 +113,9 @@ def launch_backward(
         tiles: of the kernel of keys and values and of that of queries; default: the tables'.
         counts: of the two kernels, as in `launch_forward`.
     """
-    grad_output, query, key, value = (with_dense_features(x) for x in (grad_output, query, key, value))
+    grad_output, query, key, value = (with_near_rows(x) for x in (grad_output, query, key, value))
     T, heads, head_dim = query.shape
+    output, log_sum_exp = output.contiguous(), log_sum_exp.contiguous()  # as launch_forward made them, mostly
     grad_query, grad_key, grad_value = (torch.empty_like(output) for _ in range(3))
     kept = 1.0 - dropping.probability if dropping else 1.0  # the inverse of keep_scale, and 0 where that is 0
     delta = _delta(output, grad_output, kept)

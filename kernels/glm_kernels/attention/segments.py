@@ -16,7 +16,9 @@ from torch.nn.functional import scaled_dot_product_attention
 
 from glm_kernels.attention.visibility import Visibility
 from glm_kernels.dropout.keys import DropoutKey, RowKeys
-from glm_kernels.dropout.masks import attention_drops, keep_scale
+from glm_kernels.dropout.masks import attention_drops, keep_scale, kept_bytes
+
+_CACHED_SCORES = 1 << 20  # of the heads that are worked on at a time: beyond it each pass over them waits for memory
 
 
 def segment_attention(
@@ -50,7 +52,7 @@ def segment_attention(
         rows = [
             rows_of(q, k, v, part_a) for q, k, v, (_, part_a, _) in zip(queries, keys, values, segments, strict=False)
         ]
-    padding = queries[-1].mul(0)  # zeros with a gradient: a row of padding only must not lose its graph
+    padding = (queries[-1] + keys[-1] + values[-1]).mul(0)  # a row of padding only must not lose its graph
     return torch.cat([*rows, padding])
 
 
@@ -72,6 +74,15 @@ def _explicit_rows(
 ) -> Tensor:
     """One segment as an explicit softmax; drop: bool [heads, a·a + b·n] or none -> [n, heads, d]."""
     length, heads, _ = query.shape
+    together = max(1, _CACHED_SCORES // length**2)
+    kept = [None] * heads if drop is None else kept_bytes(drop).split(together)
+    parts = zip(*(x.split(together, dim=1) for x in (query, key, value)), kept, strict=False)
+    return torch.cat([_rows_of_heads(q, k, v, part_a, keep, scale) for q, k, v, keep in parts], dim=1)
+
+
+def _rows_of_heads(query: Tensor, key: Tensor, value: Tensor, part_a: int, kept: Tensor | None, scale: float) -> Tensor:
+    """`_explicit_rows` of some heads at once; kept: int8 [heads, a·a + b·n] or none."""
+    length, heads, _ = query.shape
     query = query.transpose(0, 1) / math.sqrt(query.shape[-1])
     key = key.permute(1, 2, 0)
     value = value.transpose(0, 1) * scale  # here rather than on the weights: d columns, not n
@@ -79,14 +90,15 @@ def _explicit_rows(
     area_a = part_a * part_a
     if part_a:
         weights = _softmax(query[:, :part_a] @ key[:, :, :part_a])
-        if drop is not None:
-            weights = weights.masked_fill(drop[:, :area_a].view(heads, part_a, part_a), 0.0)
+        if kept is not None:
+            weights = weights * kept[:, :area_a].view(heads, part_a, part_a)
         rows.append(weights @ value[:, :part_a])
     if part_a < length:
-        hidden = ~_part_b_visible(length, part_a, query.device)
-        weights = _softmax((query[:, part_a:] @ key).masked_fill(hidden, -math.inf))
-        if drop is not None:
-            weights = weights.masked_fill(drop[:, area_a:].view(heads, length - part_a, length), 0.0)
+        scores = query[:, part_a:] @ key
+        # Added, so that the gradient needs no mask: where a weight is 0 its score's is 0 already.
+        weights = _softmax(scores.add_(_part_b_bias(length, part_a, scores)))
+        if kept is not None:
+            weights = weights * kept[:, area_a:].view(heads, length - part_a, length)
         rows.append(weights @ value)
     return torch.cat(rows, dim=1).transpose(0, 1)
 
@@ -95,6 +107,11 @@ def _softmax(scores: Tensor) -> Tensor:
     """Over the keys; the sum is taken in fp32 at least."""
     wide = torch.float32 if scores.dtype in (torch.bfloat16, torch.float16) else scores.dtype
     return scores.softmax(dim=-1, dtype=wide).to(scores.dtype)
+
+
+def _part_b_bias(length: int, part_a: int, scores: Tensor) -> Tensor:
+    """`_part_b_visible` to be added to scores: 0 and −inf, [length − part_a, length]."""
+    return scores.new_full((length - part_a, length), -math.inf).triu_(diagonal=part_a + 1)
 
 
 def _part_b_visible(length: int, part_a: int, device: torch.device) -> Tensor:

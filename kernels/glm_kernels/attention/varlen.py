@@ -55,7 +55,9 @@ def varlen_attention(
     refuse_dropout("flash-varlen", dropout)
     refuse_types("flash-varlen", query, (torch.bfloat16, torch.float16))
     flash = flash_varlen(query.device)
-    output = query.mul(0)  # zeros with a gradient: a row of padding only must not lose its graph
+    if not visibility.segments:
+        return (query + key + value).mul(0)  # a row of padding only must not lose its graph
+    output = torch.zeros_like(query)
     for call in flash_calls(visibility.segments, query.device):
         rows = flash(query[call.query_rows], key[call.key_rows], value[call.key_rows], call)
         output = output.index_copy(0, call.query_rows, rows)

@@ -20,6 +20,7 @@ def compilations(architecture: str) -> Iterator[Compilation]:
                 "x_stride": "i32",
                 "residual_stride": "i32",
                 "tokens": "i32",
+                "rows": "i32",
                 "width": "i32",
                 "philox_key": "i64",
                 "threshold": "i32",

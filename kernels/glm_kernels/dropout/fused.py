@@ -11,11 +11,12 @@ from torch import Tensor
 from glm_kernels.dropout.keys import drop_threshold
 from glm_kernels.dropout.masks import keep_scale
 from glm_kernels.dropout.tiles import TILES
+from glm_kernels.operators import kernel_operator
 from glm_kernels.strides import with_dense_features
 from glm_kernels.tiles import architecture, find_tile
 
 
-@torch.library.custom_op("glm_kernels::dropout_add", mutates_args=())
+@kernel_operator("dropout_add", x="float [N, H]", residual="float [N, H]", token_key="int64 [T]", places="int64 [N]")
 def fused_dropout_add(
     x: Tensor, residual: Tensor | None, token_key: Tensor, places: Tensor | None, philox_key: int, probability: float
 ) -> Tensor:
@@ -29,6 +30,8 @@ def fused_dropout_add(
     from glm_kernels.dropout.triton_kernels import dropout_add_kernel
 
     tokens, width = x.shape
+    if places is None and len(token_key) != tokens:
+        raise ValueError(f"dropout of {tokens} tokens with the keys of {len(token_key)}; give their places")
     output = x.new_empty(x.shape, dtype=_result_type(x, residual))
     x = with_dense_features(x)
     residual = None if residual is None else with_dense_features(residual)
@@ -45,6 +48,7 @@ def fused_dropout_add(
             x.stride(0),
             0 if residual is None else residual.stride(0),
             tokens,
+            len(token_key),
             width,
             philox_key,
             drop_threshold(probability),

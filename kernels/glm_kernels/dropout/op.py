@@ -10,7 +10,7 @@ from torch import Tensor
 from glm_kernels.dispatch import Backend, runs_on_triton
 from glm_kernels.dropout.fused import fused_dropout_add
 from glm_kernels.dropout.keys import DropoutKey, RowKeys
-from glm_kernels.dropout.masks import hidden_drops, keep_scale
+from glm_kernels.dropout.masks import hidden_drops, keep_scale, kept_bytes
 
 
 @dataclass(frozen=True)
@@ -53,8 +53,7 @@ def dropout_add(
         drops = hidden_drops(probability, x.shape[1], row_keys, key)
         if places is not None:
             drops = drops.index_select(0, places)
-        # Filling keeps a bool mask for the backward pass, where a product would keep floats.
-        x = x.masked_fill(drops, 0.0)
+        x = x * kept_bytes(drops)
         if residual is None:
             return x * keep_scale(probability)
         return torch.add(residual, x, alpha=keep_scale(probability))

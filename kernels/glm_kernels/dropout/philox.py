@@ -47,6 +47,7 @@ def _product(word, MULTIPLIER: tl.constexpr):
 @triton.jit
 def draw(key, low, high, third, fourth):
     """Four random words for each value of the counter: key int64, counter 32-bit words, all tensors -> uint32 each."""
+    key = key.to(tl.int64)  # a small one would come as 32 bits
     k0, k1 = key.to(tl.uint32), (key >> 32).to(tl.uint32)
     c0, c1 = low.to(tl.uint32), high.to(tl.uint32)
     c2, c3 = third.to(tl.uint32), fourth.to(tl.uint32)

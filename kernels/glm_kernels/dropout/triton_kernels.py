@@ -22,16 +22,17 @@ def hidden_kept(token_key, first, philox_key, threshold, WIDTH: tl.constexpr):
     return kept(tl.reshape(pairs, (token_key.shape[0], WIDTH)), threshold)
 
 
-@triton.jit(do_not_specialize=["tokens", "philox_key", "threshold"])
+@triton.jit(do_not_specialize=["tokens", "rows", "philox_key", "threshold"])
 def dropout_add_kernel(
     x,  # [tokens, width]
     residual,  # [tokens, width] or None
     output,  # [tokens, width]
-    token_key,  # int64 [T], of the whole row
+    token_key,  # int64 [rows], of the whole row
     places,  # int64 [tokens], where each stands in the row; None: in order
     x_stride,
     residual_stride,
     tokens,
+    rows,
     width,
     philox_key,
     threshold,
@@ -48,12 +49,15 @@ def dropout_add_kernel(
     place = token
     if places is not None:
         place = tl.load(places + token, mask=here, other=0)
-    keys = tl.load(token_key + place, mask=here, other=0)
+    found = (place >= 0) & (place < rows)
+    keys = tl.load(token_key + place, mask=here & found, other=0)
     values = loaded(tl.load(x + token[:, None] * x_stride + feature[None, :], mask=inside, other=0.0))
     keep = hidden_kept(keys, first, philox_key, threshold, BLOCK_H)
     result = tl.where(keep, values.to(tl.float32) * scale, 0.0)
     if residual is not None:
         added = tl.load(residual + token[:, None] * residual_stride + feature[None, :], mask=inside, other=0.0)
         result += loaded(added).to(tl.float32)
+    # A place outside the row must not read what lies behind its keys, nor go unseen.
+    result = tl.where(found[:, None], result, float("nan"))
     out = output + token[:, None] * width + feature[None, :]
     tl.store(out, stored(result, output.dtype.element_ty), mask=inside)

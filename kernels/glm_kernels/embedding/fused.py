@@ -13,11 +13,19 @@ from glm_kernels.dropout.keys import drop_threshold
 from glm_kernels.dropout.masks import keep_scale
 from glm_kernels.embedding.gradient import table_gradient
 from glm_kernels.embedding.tiles import TILES
+from glm_kernels.operators import kernel_operator
 from glm_kernels.strides import with_dense_features
 from glm_kernels.tiles import architecture, find_tile
 
 
-@torch.library.custom_op("glm_kernels::embedding", mutates_args=())
+@kernel_operator(
+    "embedding",
+    base="float [T, H]",
+    word="float [V, H]",
+    position="float [P, H]",
+    block_position="float [B, H]",
+    **dict.fromkeys(("input_ids", "position_ids", "block_position_ids", "token_key"), "int64 [T]"),
+)
 def fused_embedding(
     base: Tensor | None,
     word: Tensor | None,

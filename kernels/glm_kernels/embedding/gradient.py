@@ -8,11 +8,12 @@ from torch import Tensor
 from glm_kernels.dropout.keys import drop_threshold
 from glm_kernels.dropout.masks import keep_scale
 from glm_kernels.embedding.tiles import TILES, entry_of
+from glm_kernels.operators import kernel_operator
 from glm_kernels.strides import with_dense_features
 from glm_kernels.tiles import architecture, find_tile
 
 
-@torch.library.custom_op("glm_kernels::embedding_table_gradient", mutates_args=())
+@kernel_operator("embedding_table_gradient", upstream="float [N, H]", ids="int64 [N]", token_key="int64 [N]")
 def table_gradient(
     upstream: Tensor,
     ids: Tensor,

@@ -16,6 +16,7 @@ from torch import Tensor
 from torch.autograd.function import once_differentiable
 
 from glm_kernels.loss.chunks import token_chunks
+from glm_kernels.operators import without_autocast
 
 
 class ChunkedLinearCrossEntropy(torch.autograd.Function):
@@ -25,6 +26,7 @@ class ChunkedLinearCrossEntropy(torch.autograd.Function):
     """
 
     @staticmethod
+    @without_autocast
     def forward(
         ctx, hidden: Tensor, weight: Tensor, target_ids: Tensor, num_valid: int, smoothing: float
     ) -> tuple[Tensor, Tensor]:
@@ -47,6 +49,7 @@ class ChunkedLinearCrossEntropy(torch.autograd.Function):
 
     @staticmethod
     @once_differentiable
+    @without_autocast
     def backward(ctx, grad_loss: Tensor, _: Tensor) -> tuple[Tensor | None, ...]:
         hidden, weight, target_ids, normalizers, logits = ctx.saved_tensors
         exact = normalizers.dtype

@@ -6,9 +6,10 @@ import torch
 from torch import Tensor
 
 from glm_kernels.loss import shard_triton
+from glm_kernels.operators import kernel_operator
 
 
-@torch.library.custom_op("glm_kernels::linear_cross_entropy", mutates_args=())
+@kernel_operator("linear_cross_entropy", hidden="float [N, H]", weight="hidden [V, H]", target_ids="int64 [N]")
 def fused_linear_cross_entropy(
     hidden: Tensor, weight: Tensor, target_ids: Tensor, num_valid: int, label_smoothing: float
 ) -> tuple[Tensor, Tensor, Tensor]:
@@ -16,7 +17,9 @@ def fused_linear_cross_entropy(
 
     Only the loss has a gradient. Saved for it are the inputs and the normalizers.
     """
-    normalizer, target, total = shard_triton.statistics(hidden, weight, target_ids, num_valid)
+    # A negative id would be that of another shard, and there is none: let it be seen, as those beyond the last are.
+    local = target_ids.where(target_ids >= 0, num_valid)
+    normalizer, target, total = shard_triton.statistics(hidden, weight, local, num_valid)
     nll = normalizer - target
     return nll + label_smoothing * (target - total / num_valid), nll, normalizer.clone()
 

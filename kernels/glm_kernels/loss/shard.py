@@ -20,7 +20,8 @@ def shard_statistics(
     Args:
         hidden: [N, H], N may be 0.
         weight: [V, H], the rows of a shard; those from valid on are padding and take no part. valid may be 0.
-        local_targets: int64 [N], in range(valid); −1 where another shard has the target, whose logit is 0 then.
+        local_targets: int64 [N], in range(valid); −1 where another shard has the target, whose logit is 0 then. That
+            of an id behind them, which no shard has, is NaN.
 
     Returns:
         fp32 [3, N] (fp64 for fp64 inputs); without gradient.

@@ -7,24 +7,29 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from glm_kernels.loss.chunks import token_chunks
+from glm_kernels.operators import without_autocast
 
 
+@without_autocast
 def statistics(hidden: Tensor, weight: Tensor, local_targets: Tensor, valid: int) -> Tensor:
     """Log-sum-exp, target's logit and sum of the logits of each token. See shard.shard_statistics."""
     exact = torch.promote_types(hidden.dtype, torch.float32)
     found = torch.zeros(3, len(hidden), dtype=exact, device=hidden.device)
     normalizer, target, total = found
     normalizer.fill_(-torch.inf)
-    is_here = local_targets >= 0
+    is_here = (local_targets >= 0) & (local_targets < valid)
+    # An id that no shard has must not go unseen, as in the kernels.
+    target.masked_fill_(local_targets >= valid, torch.nan)
     for chunk in token_chunks(len(hidden), valid):
         logits = F.linear(hidden[chunk], weight[:valid]).to(exact)
         normalizer[chunk] = logits.logsumexp(dim=1)
-        own = logits.gather(1, local_targets[chunk, None].clamp(min=0))[:, 0]
-        target[chunk] = own.where(is_here[chunk], 0.0)
+        own = logits.gather(1, local_targets[chunk, None].clamp(0, valid - 1))[:, 0]
+        target[chunk] = own.where(is_here[chunk], target[chunk])
         total[chunk] = logits.sum(dim=1)
     return found
 
 
+@without_autocast
 def gradients(
     upstream: Tensor,
     hidden: Tensor,
@@ -39,8 +44,8 @@ def gradients(
     exact, own_words = normalizer.dtype, weight[:valid]
     grad_hidden = torch.zeros_like(hidden)
     grad_weight = torch.zeros(weight.shape, dtype=exact, device=weight.device)
-    share = (smoothing - 1.0) * (local_targets >= 0).to(exact)
-    local = local_targets.clamp(min=0)
+    share = (smoothing - 1.0) * ((local_targets >= 0) & (local_targets < valid)).to(exact)
+    local = local_targets.clamp(0, max(valid - 1, 0))
     for chunk in token_chunks(len(hidden), valid):
         logits = F.linear(hidden[chunk], own_words).to(exact)
         grad_logits = (logits - normalizer[chunk, None]).exp_()

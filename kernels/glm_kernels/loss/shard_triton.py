@@ -12,19 +12,26 @@ import torch
 from torch import Tensor
 
 from glm_kernels.loss.tiles import TILES
+from glm_kernels.operators import kernel_operator
 from glm_kernels.tiles import architecture, find_tile
 
 _CHUNK_LOGITS = 1 << 27  # 256 MB of bf16: 2,624 tokens at 50,304 ids, where the products are at their full rate
 _ALIGNMENT = 128  # columns: a product with an odd number of them misses the fast kernels
 
 
-@torch.library.custom_op("glm_kernels::loss_shard_statistics", mutates_args=())
+_INPUTS = {"hidden": "float [N, H]", "weight": "hidden [V, H]", "local_targets": "int64 [N]"}
+
+
+@kernel_operator("loss_shard_statistics", **_INPUTS)
 def statistics(hidden: Tensor, weight: Tensor, local_targets: Tensor, valid: int) -> Tensor:
     """Log-sum-exp, target's logit and sum of the logits of each token. See shard.shard_statistics."""
     from glm_kernels.loss.triton_kernels import statistics_kernel
 
+    _check_valid(weight, valid)
     found = hidden.new_zeros(3, len(hidden), dtype=torch.float32)
     found[0] = -torch.inf
+    if valid == 0:  # no kernel is launched: an id behind the words is to be seen all the same
+        found[1].masked_fill_(local_targets >= 0, torch.nan)
     local_targets = local_targets.contiguous()
     tile = find_tile(TILES, "loss_statistics", architecture(hidden.device))
     for chunk, logits in _chunks_of_logits(hidden, weight, valid):
@@ -46,7 +53,7 @@ def _(hidden, weight, local_targets, valid):
     return hidden.new_empty(3, hidden.shape[0], dtype=torch.float32)
 
 
-@torch.library.custom_op("glm_kernels::loss_shard_gradients", mutates_args=())
+@kernel_operator("loss_shard_gradients", **_INPUTS, upstream="float32 [N]", normalizer="float32 [N]")
 def gradients(
     upstream: Tensor,
     hidden: Tensor,
@@ -60,6 +67,7 @@ def gradients(
     """Gradients of hidden and weight. See shard.shard_gradients."""
     from glm_kernels.loss.triton_kernels import gradient_kernel
 
+    _check_valid(weight, valid)
     tile = find_tile(TILES, "loss_gradient", architecture(hidden.device))
     upstream, local_targets, normalizer = (x.contiguous() for x in (upstream, local_targets, normalizer))
     width, size = _width(weight, valid), _chunk_size(weight, valid)
@@ -89,6 +97,11 @@ def gradients(
 @gradients.register_fake
 def _(upstream, hidden, weight, local_targets, normalizer, valid, smoothing, num_valid):
     return hidden.new_empty(hidden.shape), weight.new_empty(weight.shape)
+
+
+def _check_valid(weight: Tensor, valid: int) -> None:
+    if not 0 <= valid <= len(weight):
+        raise ValueError(f"valid: {valid} words of a table of {len(weight)}; it has to be in 0..{len(weight)}")
 
 
 def _chunks_of_logits(hidden: Tensor, weight: Tensor, valid: int) -> Iterator[tuple[slice, Tensor]]:

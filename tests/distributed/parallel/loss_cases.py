@@ -48,3 +48,13 @@ def sharded(smoothing: float) -> list:
         )
         assert not nll.requires_grad
         return [x.detach().numpy() for x in (loss, nll, *torch.autograd.grad(loss, (hidden, weight), upstream))]
+
+
+def of_missing_words() -> list:
+    """The loss on one of the ranks where some targets are words that there are not, one of them in the padding."""
+    with distributed_processes(threads=1):
+        hidden, weight, targets, _ = inputs()
+        targets[[1, 4, 8]] = torch.tensor([-1, VALID, 10**9])
+        weight = weight.chunk(dist.get_world_size())[dist.get_rank()]
+        options = {"num_valid": VALID, "label_smoothing": 0.1, "group": dist.group.WORLD}
+        return [x.numpy() for x in parallel_linear_cross_entropy(hidden, weight, targets, **options)]

@@ -19,6 +19,12 @@ def test_loss_and_gradients_are_those_of_the_full_logits(size, smoothing):
             np.testing.assert_allclose(got, expected, rtol=0, atol=1e-12)
 
 
+def test_targets_that_are_no_words_are_seen_by_every_rank():
+    for found in run_ranks(4, cases.of_missing_words):
+        for losses in found:
+            assert np.flatnonzero(np.isnan(losses)).tolist() == [1, 4, 8]
+
+
 def test_a_mean_over_each_shard_would_be_seen():
     # The control: the mean logit of a shard is not that of the vocabulary.
     hidden, weight, _, _ = cases.inputs()

@@ -135,7 +135,24 @@ def test_a_row_of_padding_alone_keeps_its_graph():
     output = attention(*inputs, make_row([], 7))
     assert not output.any()
     output.backward(upstream)
-    assert not inputs[0].grad.any()
+    assert all(x.grad is not None and not x.grad.any() for x in inputs)
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
+def test_heads_a_few_at_a_time_are_those_of_all_at_once(dtype, monkeypatch):
+    visibility = make_row([(4, 5), (0, 3), (6, 0)], 2)
+    keys = RowKeys.from_lengths([1, 2], [9, 9], 20)
+    draws = [torch.randn(20, 5, 8, generator=torch.Generator().manual_seed(n)).to(dtype) for n in range(4)]
+
+    def run(cached):
+        monkeypatch.setattr("glm_kernels.attention.segments._CACHED_SCORES", cached)
+        leaves = [x.requires_grad_() for x in draws[:3]]
+        output = attention(*leaves, visibility, dropout=0.4, row_keys=keys, dropout_key=KEY)
+        return output, *torch.autograd.grad(output, leaves, draws[3])
+
+    together = run(10**9)
+    for cached in (1, 200):  # one head at a time; two of the first segment, all of the second
+        assert all(torch.equal(a, b) for a, b in zip(run(cached), together, strict=True))
 
 
 def test_a_segment_drops_the_same_weights_wherever_its_sample_stands():

@@ -54,6 +54,7 @@ def test_any_interval_mask_at_any_length(name, T):
     [
         *product([8, 40, 64, 72, 96, 128], [torch.float32, torch.bfloat16]),
         *product([64, 96, 128], [torch.float16]),
+        *product([1, 65, 127], [torch.float32]),
     ],
 )
 def test_any_size_of_head_in_any_type(head_dim, dtype):

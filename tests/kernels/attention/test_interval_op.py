@@ -4,6 +4,7 @@ from functools import partial
 
 import pytest
 import torch
+from torch._dynamo.testing import CompileCounterWithBackend
 from torch.utils.checkpoint import CheckpointPolicy, checkpoint, create_selective_checkpoint_contexts
 from torch.utils.flop_counter import FlopCounterMode
 
@@ -79,6 +80,29 @@ def test_another_mask_of_the_same_length_compiles_nothing_anew():
     assert len(graphs) == 1
     assert torch.equal(first, attend(*tensors[:3]))
     assert torch.equal(second, attend(*tensors[:3], visibility=glm((8, 30), padding=2)))
+
+
+@pytest.mark.parametrize("dropout", [0.0, 0.2])
+def test_rows_of_other_lengths_need_no_compilation_of_their_own(dropout):
+    def attend_row(query, key, value, visibility, row_keys):
+        keys = {"row_keys": row_keys, "dropout_key": KEY}
+        return attention(query, key, value, visibility, dropout=dropout, **keys, backend="triton")
+
+    torch._dynamo.reset()  # of the other case, whose probability was another constant
+    counter = CompileCounterWithBackend("aot_eager")
+    compiled = torch.compile(attend_row, fullgraph=True, backend=counter)
+    for T in (40, 64, 50):
+        visibility = glm((T - 20, 12), (1, 3), padding=4)
+        row_keys = RowKeys.from_lengths([4, T], [T - 8, 4], T)
+        *qkv, upstream = inputs(T, 2, 16)
+        bounds = (visibility.key_start, visibility.key_end, visibility.query_start, visibility.query_end)
+        for x in (*qkv, *bounds, row_keys.token, row_keys.token_key):
+            torch._dynamo.mark_dynamic(x, 0)
+        leaves = [x.requires_grad_() for x in qkv]
+        output = compiled(*leaves, visibility, row_keys)
+        output.backward(upstream)
+        assert torch.equal(output, attend_row(*leaves, visibility, row_keys))
+    assert counter.frame_count == 1
 
 
 def test_checkpointing_repeats_the_same_bits():
@@ -164,6 +188,19 @@ def test_on_a_cpu_the_choice_is_segment_by_segment():
     assert_the_same_bits(
         gradients(partial(attend, backend="auto"), tensors), gradients(partial(attend, backend="segments"), tensors)
     )
+
+
+@pytest.mark.parametrize("backend", ["triton", "segments"])
+@pytest.mark.parametrize(("T", "heads"), [(0, 2), (1, 1), (3, 0)])
+def test_a_row_may_have_no_tokens_or_no_heads(backend, T, heads):
+    visibility = glm((0, 1)) if T == 1 else glm(padding=T)
+    tensors = inputs(T, heads, 16)
+    results = gradients(partial(attend, dropout=0.0, backend=backend, visibility=visibility), tensors)
+    assert all(x.shape == (T, heads, 16) for x in results)
+    output, dq, dk, dv = results
+    if T == 1:  # a token alone sees itself
+        for got, expected in ((output, tensors[2]), (dv, tensors[3]), (dq, 0 * dq), (dk, 0 * dk)):
+            torch.testing.assert_close(got, expected, rtol=0, atol=1e-6)
 
 
 def test_refuses_a_back_end_that_there_is_not():

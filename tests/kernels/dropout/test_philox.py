@@ -58,6 +58,15 @@ def test_known_answers(counter, key, output):
     assert [word & 0xFFFFFFFF for word in signed.tolist()] == output
 
 
+@pytest.mark.parametrize("key", [7, -7, -(2**63)])
+def test_a_key_is_one_of_64_bits_however_few_it_needs(key):
+    counter = [1, 2, 3, 4]
+    expected = philox(key, tuple(np.array([word], np.uint64) for word in counter))
+    signed = torch.tensor(counter, dtype=torch.int32)
+    draw_kernel[(1,)](signed, key)
+    assert [word & 0xFFFFFFFF for word in signed.tolist()] == [int(word[0]) for word in expected]
+
+
 @pytest.mark.parametrize("probability", [0.0, 0.1, 0.6, 1.0])
 def test_a_kernel_draws_the_mask_of_the_reference(probability):
     row_keys = RowKeys.from_lengths([5, 2**40], [20, 40], 64)

@@ -170,6 +170,19 @@ def test_shards_of_the_vocabulary_add_up_to_the_whole(parts, smoothing):
         torch.testing.assert_close(a.double(), b, rtol=0, atol=FP32 * max(1.0, b.abs().max().item()))
 
 
+@pytest.mark.parametrize("backend", ["triton", "torch"])
+@pytest.mark.parametrize("valid", [33, 0])
+def test_a_target_behind_the_words_is_seen_by_every_shard(backend, valid):
+    hidden, weight, targets, upstream = make_inputs(7, 40, 33, 12)
+    targets = targets if valid else torch.full_like(targets, -1)
+    targets[[2, 5]] = torch.tensor([33, 2**40])
+    normalizer, target, _ = shard_statistics(hidden, weight, targets, valid=valid, backend=backend)
+    assert target.isnan().nonzero().flatten().tolist() == [2, 5]
+    options = {"valid": valid, "label_smoothing": 0.1, "num_valid": 33, "backend": backend}
+    gradients = shard_gradients(upstream, hidden, weight, targets, normalizer, **options)
+    assert all(x.isfinite().all() for x in gradients)
+
+
 def test_a_shard_of_padding_alone_has_no_say():
     hidden, weight, targets, upstream = make_inputs(7, 40, 33, 12)
     elsewhere = torch.full_like(targets, -1)

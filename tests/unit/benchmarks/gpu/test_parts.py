@@ -2,12 +2,13 @@
 
 import json
 import math
+from contextlib import nullcontext
 from itertools import pairwise
 
 import pytest
 import torch
 
-from benchmarks.gpu import attention, fused
+from benchmarks.gpu import attention, fused, training_step
 from benchmarks.gpu.bench import Bench, run_part
 from benchmarks.gpu.rows import sample_row
 from benchmarks.gpu.sizes import TOY
@@ -86,6 +87,36 @@ def test_a_part_leaves_its_rows_in_a_file(tmp_path, monkeypatch):
     assert run_part("some", lambda bench: [{"heads": bench.sizes.heads}], ["--dry-run", "--output", str(tmp_path)]) == 0
     part = json.loads((tmp_path / "some.json").read_text(encoding="utf-8"))
     assert (part["part"], part["rehearsal"], part["rows"]) == ("some", True, [{"heads": 1}])
+
+
+def test_what_a_part_found_before_it_was_stopped_is_there(tmp_path, monkeypatch):
+    monkeypatch.setenv("TRITON_INTERPRET", "1")
+
+    def stopped(_):
+        yield {"number": 1}
+        yield {"number": 2}
+        raise KeyboardInterrupt
+
+    with pytest.raises(KeyboardInterrupt):
+        run_part("some", stopped, ["--dry-run", "--output", str(tmp_path)])
+    assert json.loads((tmp_path / "some.json").read_text(encoding="utf-8"))["rows"] == [{"number": 1}, {"number": 2}]
+    assert [file.name for file in tmp_path.iterdir()] == ["some.json"]
+
+
+def test_a_way_or_a_model_that_cannot_is_reported_and_the_next_one_measured(monkeypatch):
+    operation = fused._norm(BENCH)
+    operation.ways[fused.COMPILED] = None
+    first, second = fused.measured(BENCH, operation)
+    assert "not callable" in first["error"]
+    assert second["forward_ms"] > 0
+    monkeypatch.setattr(
+        training_step, "measured", lambda _, config, num_ids: {"mfu": 1 / (24 - config.model.num_layers)}
+    )
+    monkeypatch.setattr(training_step, "distributed_processes", lambda threads: nullcontext())
+    monkeypatch.setattr(training_step, "_toy", lambda _: [])
+    large, stack = training_step.measure(BENCH)
+    assert large == {"model": "GLM-Large", "error": "division by zero"}
+    assert stack == {"model": "1 layers of GLM-2B", "mfu": 1 / 23}
 
 
 def test_a_part_refuses_to_run_without_a_gpu_or_interpreter(tmp_path, monkeypatch, capsys):

@@ -87,6 +87,22 @@ def test_so_does_attention_of_ours_that_could_not_run(tmp_path):
     assert "out of memory" in (tmp_path / "gpu_check.md").read_text(encoding="utf-8")
 
 
+@pytest.mark.parametrize(
+    ("part", "row", "code"),
+    [
+        ("fused", {"operation": "norm", "way": OURS, "error": "no memory"}, 1),
+        ("fused", {"operation": "norm", "way": "eager", "error": "no memory"}, 0),
+        ("training_step", {"model": "GLM-Large", "error": "no memory"}, 1),
+    ],
+)
+def test_what_could_not_run_stands_in_the_table_and_fails_the_whole_if_it_is_ours(part, row, code, tmp_path):
+    write(tmp_path, "tests 0\n")
+    report = {"part": part, "rehearsal": False, "seconds": 3.0, "rows": [row]}
+    (tmp_path / f"{part}.json").write_text(json.dumps(report), encoding="utf-8")
+    assert main([str(tmp_path), str(tmp_path)]) == code
+    assert "| no memory |" in (tmp_path / "gpu_check.md").read_text(encoding="utf-8")
+
+
 def test_a_rehearsal_says_so(tmp_path):
     write(tmp_path, "tests 0\n", rehearsal=True)
     main([str(tmp_path), str(tmp_path)])
