@@ -69,7 +69,7 @@ def _reading(path: str) -> Iterator[None]:
         raise DataError(f"--input: '{path}' is read by pyarrow; pip install 'megatron_glm[arrow]'") from error
     try:
         yield
-    except (pyarrow.ArrowException, OSError) as error:
+    except (pyarrow.ArrowException, OSError, UnicodeDecodeError) as error:  # the last of a column's name
         kind = "Parquet file" if path.endswith(_PARQUET) else "Arrow stream"
         reason = " ".join(str(error).split())
         raise DataError(f"{path}: not a whole {kind} ({reason}); fetch it again") from error
@@ -139,7 +139,8 @@ def _arrow_columns(path: str, start: int, stop: int, text_key: str) -> Iterator[
         begin = 0
         for batch in stream:
             if begin >= start:
-                yield _column(batch, text_key)
+                batch.validate()
+                yield _checked(_column(batch, text_key))
             begin += batch.num_rows
             if begin >= stop:
                 return
@@ -152,6 +153,29 @@ def _column(batch: pyarrow.RecordBatch, key: str) -> pyarrow.Array:
         return batch.column(key)
     name, *path = key.split(".")
     return pyarrow.compute.struct_field(batch.column(name), path)
+
+
+def _checked(column: pyarrow.Array) -> pyarrow.Array:
+    """The column, if no place in it leads out of its memory: the stream is mapped as it is, and pyarrow believes it.
+
+    Raises:
+        ArrowInvalid: one does; to read it would end the process.
+    """
+    import pyarrow
+    from pyarrow import types
+
+    if types.is_dictionary(column.type):
+        _checked(column.dictionary)
+        column.indices.validate(full=True)
+        pyarrow.DictionaryArray.from_arrays(column.indices, column.dictionary)  # compares indices with the size
+        return column
+    binary = {
+        pyarrow.string(): pyarrow.binary(),
+        pyarrow.large_string(): pyarrow.large_binary(),
+        pyarrow.string_view(): pyarrow.binary_view(),
+    }[column.type]
+    column.view(binary).validate(full=True)  # as strings, one that is no UTF-8 would condemn all
+    return column
 
 
 def _check_type(schema: pyarrow.Schema, path: str, key: str) -> None:

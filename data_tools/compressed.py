@@ -17,6 +17,7 @@ import zstandard
 from megatron_glm.errors import DataError
 
 _READ_BYTES = 1 << 16
+_UNPACKED_AT_ONCE = 1 << 11  # packed bytes: four of them may stand for 128 KB, all held twice before any is passed on
 _LARGEST_WINDOW = 1 << 31  # files packed with `zstd --long=31` are common among corpora
 _GZIP_WINDOW = 31  # 15 bits, and 16 for a gzip header with its checksum
 
@@ -56,6 +57,7 @@ class _FrameStream(io.RawIOBase):
     def __init__(self, raw: BinaryIO, path: str, frames: _Format):
         self._raw, self._path, self._format = raw, path, frames
         self._frame: Any = None
+        self._any_frame = False
         self._packed = b""
         self._ready = memoryview(b"")
 
@@ -74,7 +76,7 @@ class _FrameStream(io.RawIOBase):
         return count
 
     def _next_block(self) -> bytes | None:
-        packed = self._packed or self._raw.read(_READ_BYTES)
+        packed = self._packed or self._raw.read(_UNPACKED_AT_ONCE)
         self._packed = b""
         if not packed:
             if self._frame is not None:
@@ -83,10 +85,11 @@ class _FrameStream(io.RawIOBase):
                 )
             return None
         if self._frame is None:
-            packed = packed.lstrip(self._format.padding)
-            if not packed:
-                return b""
-            self._frame = self._format.new_frame()
+            if self._any_frame:  # a file of nothing but padding is what a crash leaves, and no empty corpus
+                packed = packed.lstrip(self._format.padding)
+                if not packed:
+                    return b""
+            self._frame, self._any_frame = self._format.new_frame(), True
         try:
             block = self._frame.decompress(packed)
         except self._format.error as error:

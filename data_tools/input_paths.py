@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-import json
 import os
 from collections.abc import Sequence
 from glob import glob, has_magic
 from pathlib import Path
 
 from megatron_glm.errors import DataError
+from megatron_glm.json_reading import parse_json
 
 _LEFT_OUT = (".", "_")  # first letters of hidden files and of markers as _SUCCESS, by the custom of Hadoop's tools
 _SPLITS_FILE = "dataset_dict.json"  # of a Hugging Face DatasetDict
@@ -69,7 +69,7 @@ def _files_below(directory: str) -> list[str]:
 def _saved_dataset(directory: Path) -> list[str] | None:
     """The Arrow files of a Hugging Face dataset as `save_to_disk` writes it, in its order; None if it is no such."""
     if (splits := _read_json(directory / _SPLITS_FILE, "splits")) is not None:
-        names = ", ".join(f"'{directory / split}'" for split in splits)
+        names = ", ".join(f"'{directory / str(split)}'" for split in splits)
         raise DataError(f"--input: '{directory}' holds several splits; name those that you mean: {names}")
     data_files = _read_json(directory / _STATE_FILE, "_data_files")
     if data_files is None:
@@ -80,20 +80,35 @@ def _saved_dataset(directory: Path) -> list[str] | None:
             "`datasets` wrote it; load it and save it again by a version since 2.0, which writes the selected rows"
         )
     try:
-        return [(directory / entry["filename"]).as_posix() for entry in data_files]
+        names = [entry["filename"] for entry in data_files]
     except (TypeError, KeyError) as error:
         raise DataError(f"--input: '{directory / _STATE_FILE}' names no files; save the dataset again") from error
+    if foreign := [name for name in names if not _is_file_name(name)]:
+        raise DataError(
+            f"--input: '{directory / _STATE_FILE}' names {foreign[0]!r:.80}, which is no file beside it; "
+            "save the dataset again"
+        )
+    return [(directory / name).as_posix() for name in names]
+
+
+def _is_file_name(name: object) -> bool:
+    return isinstance(name, str) and name not in ("", ".", "..") and "/" not in name and "\0" not in name
 
 
 def _read_json(path: Path, key: str) -> list | None:
     """What stands under a key of a JSON object; None if there is no such file or key."""
     try:
-        content = json.loads(path.read_bytes())
+        content = parse_json(path.read_bytes())
     except FileNotFoundError:
         return None
+    except OSError as error:
+        raise DataError(f"--input: '{path}': {error.strerror}") from error
     except ValueError as error:
         raise DataError(f"--input: '{path}': broken JSON ({error}); fetch it again") from error
-    return content.get(key) if isinstance(content, dict) else None
+    value = content.get(key) if isinstance(content, dict) else None
+    if value is not None and not isinstance(value, list):
+        raise DataError(f"--input: '{path}': '{key}' is no list; save the dataset again")
+    return value
 
 
 def _raise(error: OSError) -> None:

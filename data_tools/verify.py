@@ -85,7 +85,9 @@ def _check_shard(prefix: Path, shard: Shard, manifest: Manifest, *, full: bool) 
     _expect(prefix, "token type", file.dtype.name, manifest.dtype)
     if not full:
         return
-    eos = manifest.tokenizer.special["eos"] if manifest.append_eos else None
+    eos = manifest.tokenizer.special.get("eos") if manifest.append_eos else None
+    if manifest.append_eos and eos is None:
+        raise DataError(f"{prefix}: its documents end with eos, and the manifest's tokenizer has none; write it again")
     file.check(manifest.tokenizer.vocab_size, eos)
     _check_hash(bin_path(prefix), shard.bin_sha256)
     _check_hash(idx_path(prefix), shard.idx_sha256)
@@ -106,11 +108,13 @@ def _check_places(path: Path) -> None:
     last = -1
     with open(path, "rb") as stream:
         while block := stream.read(_COPY_BYTES):
-            steps = np.diff(np.frombuffer(block, "<i8"), prepend=last)
-            if (steps <= 0).any():
-                place = last + int(steps[: int((steps <= 0).argmax()) + 1].sum())
+            places = np.frombuffer(block, "<i8")
+            # Compared, not subtracted: a difference beyond 2**63 would count as a step forward.
+            behind = places <= np.concatenate(([last], places[:-1]))
+            if behind.any():
+                place = places[behind.argmax()]
                 raise DataError(f"{path}: place {place} does not come after the one before it; write the data again")
-            last += int(steps.sum())
+            last = int(places[-1])
 
 
 def _check_hash(path: Path, expected: str) -> None:

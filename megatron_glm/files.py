@@ -55,7 +55,13 @@ class Files:
         path.rmdir()
 
     def remove_tree(self, path: Path) -> None:
-        """A directory and all below it, file by file, so that each step is an operation of its own."""
+        """A directory and all below it, file by file, so that each step is an operation of its own.
+
+        Of a link the link alone goes: what it leads to may be anybody's.
+        """
+        if path.is_symlink():
+            self.unlink(path)
+            return
         for parent, directories, names in os.walk(path, topdown=False):
             for name in names:
                 self.unlink(Path(parent, name))
@@ -75,7 +81,7 @@ def atomic_file(path: Path, files: Files | None = None) -> Iterator[BinaryIO]:
     """A stream whose content appears under `path` when the block ends well, and not at all when it fails."""
     files = files or Files()
     temporary = temporary_name(path)
-    if temporary.exists():  # left by a process that was killed
+    if temporary.exists() or temporary.is_symlink():  # left by a process that was killed
         files.unlink(temporary)
     stream = files.open(temporary)
     try:
@@ -121,7 +127,7 @@ def _published(path: Path, files: Files, keeps: Callable[[BaseException], bool] 
     if path.exists():
         raise FileExistsError(f"{path} exists already")
     temporary = temporary_name(path)
-    if temporary.exists() and keeps is None:
+    if temporary.is_symlink() or (temporary.exists() and keeps is None):
         files.remove_tree(temporary)
     if not temporary.exists():
         files.make_directory(temporary)

@@ -16,6 +16,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from megatron_glm.files import atomic_file, sha256_of
+from megatron_glm.json_reading import json_object
 
 
 @dataclass(frozen=True)
@@ -87,7 +88,7 @@ class Chain:
 
     def _recall(self, stage: Stage) -> dict | None:
         try:
-            return json.loads(self._path(stage).read_bytes())
+            return json_object(self._path(stage).read_bytes())
         except (OSError, ValueError):
             return None
 

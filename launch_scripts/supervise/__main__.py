@@ -7,6 +7,7 @@ waits for all of their processes, and starts the run again from its newest check
 from __future__ import annotations
 
 import argparse
+import math
 import os
 import re
 import signal
@@ -46,11 +47,11 @@ def build_parser() -> argparse.ArgumentParser:
         description="Start a run, hand signals on to its ranks, and start it again from its newest checkpoint.",
         epilog="Exit code: 0 if the run finished or was stopped by wish, else that of its last start.",
     )
-    parser.add_argument("--restarts", type=int, default=5, help="in a row without a newer checkpoint; default: 5")
-    parser.add_argument("--backoff", type=float, default=5.0, help="seconds before the first; doubles; default: 5")
+    parser.add_argument("--restarts", type=_count, default=5, help="in a row without a newer checkpoint; default: 5")
+    parser.add_argument("--backoff", type=_seconds, default=5.0, help="before the first, doubled after it; default: 5")
     parser.add_argument(
         "--grace",
-        type=float,
+        type=_seconds,
         default=300.0,
         help="seconds for the ranks to save and end after a signal or their launcher's end; default: 300",
     )
@@ -72,6 +73,7 @@ class Supervisor:
         self._wish_time = 0.0
         self._at_once = False
         self._handed_on = False
+        self._found: Path | None = None  # the newest checkpoint, as it was last seen
 
     def run(self) -> int:
         """Start, and start again; the exit code."""
@@ -83,34 +85,52 @@ class Supervisor:
             ended = self._start(number)
             decision = decide(ended, fruitless=fruitless, restarts=self._args.restarts, backoff=self._args.backoff)
             if isinstance(decision, Finish):
-                _say(f"the run ended with {exit_code(ended.code)}; exit code {decision.code}")
+                _say(
+                    f"the launcher ended with {exit_code(ended.code)}; not started again: {self._why(decision, ended)}"
+                )
                 return decision.code
             fruitless, number = decision.number, number + 1
             _say(
-                f"the run ended with {exit_code(ended.code)}; start {number + 1} in {decision.pause:g} s, from"
-                f" {self._newest() or 'the beginning'}; {fruitless} of {self._args.restarts} without a newer checkpoint"
+                f"the launcher ended with {exit_code(ended.code)}; start {number + 1} in {decision.pause:g} s, from"
+                f" {self._found or 'the beginning'}; {fruitless} of {self._args.restarts} without a newer checkpoint"
             )
             self._pause(decision.pause)
             if self._wish:
+                _say(f"{self._wish.name} in the pause; not started again")
                 return exit_code(-self._wish)
+
+    def _why(self, decision: Finish, ended: Ended) -> str:
+        end = read_end(self._output) if ended.well else None
+        if end is not None:
+            return (
+                f"it has made its last step, {end.step}"
+                if end.finished
+                else f"it stopped at step {end.step}: {end.reason}"
+            )
+        return f"{decision.why}; newest checkpoint: {self._found or 'none'}; exit code {decision.code}"
 
     def _start(self, number: int) -> Ended:
         """One start, to the end of its last process."""
         newest, told = self._newest(), self._end_time()
-        # A path would lead back to where the first start began, `never` to an error.
-        again = ["--resume", "must"] if number and newest else []
+        # A path would lead back to where the first start began, `never` to an error. And where a checkpoint has been
+        # and is no more, as with a disk that is not mounted, `auto` would begin the run anew.
+        again = ["--resume", "must"] if number and self._found else []
         environment = os.environ | {RESTARTS_VARIABLE: str(number)}
         # A session of its own: Ctrl-C is for this process, which hands it on to the ranks and not to their launcher.
-        launcher = subprocess.Popen(
-            [*self._args.command, *again], env=environment, start_new_session=True, preexec_fn=end_with_parent
-        )
+        try:
+            launcher = subprocess.Popen(
+                [*self._args.command, *again], env=environment, start_new_session=True, preexec_fn=end_with_parent
+            )
+        except OSError as error:
+            raise ConfigError(f"COMMAND: '{self._args.command[0]}' cannot be started ({error.strerror})") from error
         code = self._wait_for(launcher)
+        now = self._newest()
         return Ended(
             code=code,
             well=self._end_time() not in (None, told) and read_end(self._output) is not None,
             wish=self._wish,
             stop_file=(self._output / STOP_FILE).exists(),
-            progress=self._newest() != newest,
+            progress=now is not None and now != newest,
         )
 
     def _wait_for(self, launcher: subprocess.Popen) -> int:
@@ -126,7 +146,8 @@ class Supervisor:
             if deadline is None and (self._wish or code is not None):
                 deadline = time.monotonic() + self._args.grace
             if self._at_once or (deadline is not None and time.monotonic() > deadline):
-                _say("ending all processes of the run at once")
+                why = "a second signal" if self._at_once else f"not ended after {self._args.grace:g} s (--grace)"
+                _say(f"{why}: killing all processes of the run")
                 kill_all_below(os.getpid())
             time.sleep(_LOOK_SECONDS)
 
@@ -146,10 +167,18 @@ class Supervisor:
         for rank in ranks:
             with suppress(ProcessLookupError):
                 os.kill(rank, self._wish)
-        if not ranks:  # they run on other machines, or not yet
+        done = f"handed on to {len(ranks)} ranks" if ranks else self._make_stop_file()
+        _say(f"{self._wish.name}: {done}; they have {self._args.grace:g} s (--grace) to finish their step and to save")
+
+    def _make_stop_file(self) -> str:
+        """For ranks that run on other machines, or not yet; what came of it."""
+        file = self._output / STOP_FILE
+        try:
             self._output.mkdir(parents=True, exist_ok=True)
-            (self._output / STOP_FILE).touch()
-        _say(f"{self._wish.name}: " + (f"handed on to {len(ranks)} ranks" if ranks else f"made {STOP_FILE}"))
+            file.touch()
+        except OSError as error:
+            return f"no rank runs on this machine, and {file} cannot be made ({error.strerror})"
+        return f"no rank runs on this machine; made {file} for those on others"
 
     def _pause(self, seconds: float) -> None:
         until = time.monotonic() + seconds
@@ -157,12 +186,32 @@ class Supervisor:
             time.sleep(_LOOK_SECONDS)
 
     def _newest(self) -> Path | None:
-        return find_checkpoint(self._output / CHECKPOINTS)
+        try:
+            newest = find_checkpoint(self._output / CHECKPOINTS)
+        except OSError as error:  # of a file system whose failure may be what has ended the run
+            _say(f"{self._output / CHECKPOINTS}: cannot be read ({error.strerror})")
+            return None
+        self._found = newest or self._found
+        return newest
 
     def _end_time(self) -> int | None:
         with suppress(OSError):
             return (self._output / END_FILE).stat().st_mtime_ns
         return None
+
+
+def _count(text: str) -> int:
+    value = int(text)
+    if value < 0:
+        raise argparse.ArgumentTypeError(f"{text} is not a count of 0 or more")
+    return value
+
+
+def _seconds(text: str) -> float:
+    value = float(text)
+    if not 0 <= value < math.inf:
+        raise argparse.ArgumentTypeError(f"{text} is not a number of seconds, 0 or more")
+    return value
 
 
 def _output_of(command: Sequence[str]) -> Path:

@@ -40,9 +40,10 @@ class Restart:
 
 @dataclass(frozen=True)
 class Finish:
-    """End with this exit code."""
+    """End with this exit code, and say why the run is not started again."""
 
     code: int
+    why: str
 
 
 def exit_code(code: int) -> int:
@@ -65,13 +66,15 @@ def decide(ended: Ended, *, fruitless: int, restarts: int, backoff: float) -> Re
     """
     code = exit_code(ended.code)
     if ended.well:
-        return Finish(0)  # whatever the launcher says: DeepSpeed's says 1 after a SIGTERM
+        return Finish(0, "it ended well")  # whatever the launcher says: DeepSpeed's says 1 after a SIGTERM
     if ended.wish is not None:
-        return Finish(_SIGNAL + ended.wish)
+        return Finish(_SIGNAL + ended.wish, "its end was wished; what came after its newest checkpoint is lost")
     # A launcher that was killed, or whose ranks stopped since it had ended, may say 0: nobody has wished the end.
-    if code == EXIT_USER_ERROR or ended.stop_file:
-        return Finish(code)
+    if code == EXIT_USER_ERROR:
+        return Finish(code, "it cannot go on as it is: its line `error: …` says why")
+    if ended.stop_file:
+        return Finish(code, "the file `stop` lies in its output; remove it to start again")
     number = 1 if ended.progress else fruitless + 1
     if number > restarts:
-        return Finish(code or 1)
+        return Finish(code or 1, f"{number} starts in a row have led to no newer checkpoint (--restarts {restarts})")
     return Restart(number, min(_LONGEST_PAUSE, backoff * 2 ** (number - 1)))

@@ -8,6 +8,7 @@ from collections.abc import Iterable, Mapping
 from megatron_glm.checkpoint.fingerprint import fingerprint_keys
 from megatron_glm.checkpoint.format import FORMAT_VERSION
 from megatron_glm.errors import CheckpointError
+from megatron_glm.json_reading import json_object
 
 
 def fingerprints_to_json(sums: Mapping[str, int], names: Iterable[str]) -> bytes:
@@ -19,8 +20,8 @@ def fingerprints_to_json(sums: Mapping[str, int], names: Iterable[str]) -> bytes
 def fingerprints_from_json(data: bytes, names: Iterable[str], where: str) -> dict[str, int]:
     """Parse, and see that each parameter has its own. Raises CheckpointError, in which `where` names the file."""
     try:
-        found = {str(key): int(value, 16) for key, value in json.loads(data)["fingerprints"].items()}
-    except (AttributeError, LookupError, RecursionError, TypeError, ValueError) as error:
+        found = {key: int(value, 16) for key, value in json_object(data)["fingerprints"].items()}
+    except (AttributeError, LookupError, TypeError, ValueError) as error:
         raise CheckpointError(f"{where}: not a list of fingerprints ({error!r}); use another checkpoint") from error
     if odd := found.keys() ^ set(fingerprint_keys(names)):
         raise CheckpointError(f"{where}: has too few or too many parameters, the first is '{min(odd)}'")

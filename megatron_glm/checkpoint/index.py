@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import json
 import math
+from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass
-from itertools import pairwise
+from itertools import chain, pairwise
 
 from megatron_glm.checkpoint.format import FORMAT_VERSION, KINDS, Kind
 from megatron_glm.errors import CheckpointError
+from megatron_glm.json_reading import LARGEST, json_object, string, whole_number
 from megatron_glm.parallel.rectangles import Rectangle, flat_range
 
 Shapes = dict[str, tuple[int, ...]]
@@ -49,7 +51,7 @@ class Index:
     def __init__(self, shapes: Mapping[str, tuple[int, ...]], pieces: Iterable[Piece]):
         self.shapes: Shapes = {name: tuple(shape) for name, shape in shapes.items()}
         for name, shape in self.shapes.items():
-            if any(size < 0 for size in shape):
+            if any(size < 0 for size in shape) or math.prod(shape) > LARGEST:
                 raise CheckpointError(f"'{name}' has the impossible shape {list(shape)}")
         self._pieces: dict[tuple[str, Kind], list[Piece]] = {(name, kind): [] for name in self.shapes for kind in KINDS}
         for piece in pieces:
@@ -70,6 +72,21 @@ class Index:
         """The pieces of one kind of one parameter, by start."""
         return self._pieces[name, kind]
 
+    def check_room(self, sizes: Mapping[str, int], where: str) -> None:
+        """See that files of these sizes, in bytes, can hold the pieces: else memory would be asked for in vain.
+
+        Raises:
+            CheckpointError: one cannot, or is not there.
+        """
+        wanted: Counter[str] = Counter()
+        for piece in chain.from_iterable(self._pieces.values()):
+            wanted[piece.file] += 4 * piece.length  # fp32
+        for name, size in wanted.items():
+            if name not in sizes:
+                raise CheckpointError(f"{where}: wants values of {name!r}, which is not in the manifest")
+            if size > sizes[name]:
+                raise CheckpointError(f"{where}: wants {size} bytes of {name!r}, which has {sizes[name]}")
+
     def to_json(self) -> bytes:
         parameters = {
             name: {
@@ -88,23 +105,23 @@ class Index:
     def from_json(cls, data: bytes, where: str) -> Index:
         """Parse and check; `where` names the file in the error."""
         try:
-            parameters = json.loads(data)["parameters"]
-            shapes = {name: tuple(int(size) for size in entry["shape"]) for name, entry in parameters.items()}
+            parameters = json_object(data)["parameters"]
+            shapes = {name: tuple(map(whole_number, entry["shape"])) for name, entry in parameters.items()}
             pieces = [
                 Piece(
                     name=name,
-                    kind=fragment["kind"],
-                    start=int(fragment["start"]),
-                    length=int(fragment["length"]),
-                    file=str(fragment["file"]),
-                    key=str(fragment["key"]),
-                    rows=int(fragment["rows"]),
-                    stride=int(fragment["stride"]),
+                    kind=string(fragment["kind"]),
+                    start=whole_number(fragment["start"]),
+                    length=whole_number(fragment["length"]),
+                    file=string(fragment["file"]),
+                    key=string(fragment["key"]),
+                    rows=whole_number(fragment["rows"]),
+                    stride=whole_number(fragment["stride"]),
                 )
                 for name, entry in parameters.items()
                 for fragment in entry["fragments"]
             ]
-        except (ArithmeticError, AttributeError, LookupError, RecursionError, TypeError, ValueError) as error:
+        except (AttributeError, LookupError, TypeError, ValueError) as error:
             raise CheckpointError(f"{where}: not a list of parameters ({error!r}); use another checkpoint") from error
         return cls(shapes, pieces)
 
@@ -155,8 +172,8 @@ def _check_inside(what: str, piece: Piece, stride: int | None, size: int) -> Non
         raise CheckpointError(f"{what}: {piece.file} holds elements {piece.start}..{end} of {size}")
     if piece.rows == 1:
         return
-    fits = piece.rows > 1 and width * piece.rows == piece.length and piece.stride == stride and size % stride == 0
-    if not fits or piece.start % stride + width > stride:
+    fits = piece.rows > 1 and width * piece.rows == piece.length and piece.stride == stride
+    if not fits or not stride or size % stride or piece.start % stride + width > stride:
         raise CheckpointError(
             f"{what}: {piece.file} holds {piece.length} elements from {piece.start} on as {piece.rows} rows "
             f"{piece.stride} apart, which is no part of {size} elements"

@@ -132,9 +132,12 @@ def _read_module(path: Path, world_size: int) -> dict[str, Tensor]:
         first = (str(error).splitlines() or [""])[0].strip() or type(error).__name__
         raise CheckpointError(f"{path}: not an original GLM checkpoint ({first})") from error
     module = content.get("module") if isinstance(content, dict) else None
-    if not isinstance(module, dict) or not all(isinstance(value, Tensor) for value in module.values()):
+    if not isinstance(module, dict) or not all(
+        isinstance(name, str) and _is_plain(value) for name, value in module.items()
+    ):
         raise CheckpointError(f"{path}: not an original GLM checkpoint (no 'module' of tensors)")
-    declared = content.get("mp_world_size") or world_size
+    declared = content.get("mp_world_size")
+    declared = declared if type(declared) is int and declared else world_size
     if declared != world_size:
         raise CheckpointError(
             f"{path}: one of {declared} tensor-parallel files, {world_size} given; give the directory with all of them"
@@ -142,11 +145,16 @@ def _read_module(path: Path, world_size: int) -> dict[str, Tensor]:
     return dict(module)
 
 
+def _is_plain(value: object) -> bool:
+    return isinstance(value, Tensor) and value.layout == torch.strided and value.dtype.is_floating_point
+
+
 def _check_names(weights: Mapping[str, Tensor], where: Path) -> dict[str, _Split]:
     """How each weight is split, if the names are exactly those of a GLM with as many layers as they show."""
     layers = {int(match[1]) for name in weights if (match := _LAYER_NAME.match(name))}
     splits = dict(_OUTER)
-    for layer in range(max(layers, default=-1) + 1):
+    # Of one more than there can be a layer is missing in any case; a number may have any size.
+    for layer in range(min(max(layers, default=-1), len(weights)) + 1):
         splits |= {f"transformer.layers.{layer}.{name}": split for name, split in _LAYER.items()}
     if missing := sorted(splits.keys() - weights.keys()):
         raise CheckpointError(f"{where}: {len(missing)} parameters are missing, the first is '{missing[0]}'")
@@ -156,7 +164,10 @@ def _check_names(weights: Mapping[str, Tensor], where: Path) -> dict[str, _Split
 
 
 def _merge(name: str, split: _Split, parts: list[Tensor]) -> Tensor:
-    if any(part.shape != parts[0].shape for part in parts) or (split == "thirds" and len(parts[0]) % 3):
+    least = 2 if split == "columns" else 0 if split == "replicated" else 1
+    if any(part.shape != parts[0].shape for part in parts) or parts[0].dim() < least:
+        raise CheckpointError(f"'{name}' has impossible shapes: {[list(part.shape) for part in parts]}")
+    if split == "thirds" and len(parts[0]) % 3:
         raise CheckpointError(f"'{name}' has impossible shapes: {[list(part.shape) for part in parts]}")
     if split == "replicated":
         if any(not torch.equal(part, parts[0]) for part in parts[1:]):

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import hashlib
-import json
 import logging
 import math
 from collections.abc import Iterator
@@ -28,6 +27,7 @@ from megatron_glm.checkpoint.format import (
 from megatron_glm.checkpoint.index import Index, Piece
 from megatron_glm.checkpoint.manifest import verify_checkpoint
 from megatron_glm.errors import CheckpointError
+from megatron_glm.json_reading import json_object
 from megatron_glm.parallel.rectangles import Rectangle, flat_range
 
 _HASHED_ELEMENTS = 1 << 24
@@ -63,6 +63,7 @@ class CheckpointReader:
         self.state: dict[str, Any] = self._state()
         self._index = Index.from_json(self._bytes(PARAMETERS), str(path / PARAMETERS))
         self.shapes = self._index.shapes
+        self._index.check_room(self._manifest.sizes, str(path / PARAMETERS))
         self._open: dict[str, Any] = {}  # memory maps, so an open file costs nothing
 
     def read(self, name: str, kind: Kind, start: int = 0, stop: int | None = None) -> Tensor:
@@ -139,12 +140,9 @@ class CheckpointReader:
 
     def _state(self) -> dict[str, Any]:
         try:
-            state = json.loads(self._bytes(STATE))
-        except (ValueError, RecursionError) as error:
-            raise CheckpointError(f"{self.path / STATE}: not JSON ({error})") from error
-        if not isinstance(state, dict):
-            raise CheckpointError(f"{self.path / STATE}: not a JSON object")
-        return state
+            return json_object(self._bytes(STATE))
+        except ValueError as error:
+            raise CheckpointError(f"{self.path / STATE}: not a state ({error}); use another checkpoint") from error
 
     def _bytes(self, name: str) -> bytes:
         if name not in self._manifest.files:
@@ -165,8 +163,6 @@ class CheckpointReader:
 
     def _read_piece(self, piece: Piece, begin: int, end: int) -> Tensor:
         where = self.path / piece.file
-        if piece.file not in self._manifest.files:
-            raise CheckpointError(f"{where}: not in the manifest")
         try:
             if piece.file not in self._open:
                 self._open[piece.file] = safe_open(where, framework="pt")

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import difflib
+import reprlib
 from collections.abc import Iterator
 from typing import Any, get_args
 
@@ -27,7 +28,7 @@ def explain(error: ValidationError, section: type[BaseModel], prefix: str = "") 
     message = problem["msg"].removeprefix("Value error, ")
     message = message[:1].lower() + message[1:]
     given = problem["input"]
-    shown = "" if isinstance(given, (dict, BaseModel)) else f" (got {given!r})"
+    shown = "" if isinstance(given, (dict, BaseModel)) else f" (got {reprlib.repr(given)})"
     return f"{name}: {message}{shown}{more}"
 
 

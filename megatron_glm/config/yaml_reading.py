@@ -1,4 +1,4 @@
-"""YAML as people expect it: no repeated keys, no aliases, `1e-4` is a number."""
+"""YAML as people expect it: no repeated keys, no aliases, values that JSON has too, `1e-4` is a number."""
 
 from __future__ import annotations
 
@@ -9,6 +9,10 @@ from typing import Any
 import yaml
 
 from megatron_glm.errors import ConfigError
+
+LARGEST_FILE = 1 << 22  # bytes; a minute of reading, and no configuration
+_DEEPEST = 50
+_PLAIN = (str, bool, int, float, type(None))
 
 
 class _Loader(yaml.SafeLoader):
@@ -38,6 +42,8 @@ _Loader.add_implicit_resolver(
 def read_yaml_file(path: Path) -> Any:
     """The value of a YAML file. Raises ConfigError with file and line."""
     try:
+        if (size := path.stat().st_size) > LARGEST_FILE:
+            raise ConfigError(f"{path}: {size} bytes are no configuration (at most {LARGEST_FILE})")
         text = path.read_text(encoding="utf-8")
     except FileNotFoundError:
         raise ConfigError(f"{path}: no such configuration file") from None
@@ -51,7 +57,7 @@ def parse_yaml(text: str, *, where: str) -> Any:
     try:
         loader = _Loader(text)
         try:
-            return loader.get_single_data()
+            value = loader.get_single_data()
         finally:
             loader.dispose()
     except yaml.YAMLError as error:
@@ -60,3 +66,18 @@ def parse_yaml(text: str, *, where: str) -> Any:
         raise ConfigError(f"{where}{line}: {getattr(error, 'problem', None) or error}") from None
     except (ValueError, RecursionError) as error:  # an impossible date, a nest of thousands of brackets
         raise ConfigError(f"{where}: not valid YAML ({error})") from None
+    _check_plain(value, where)
+    return value
+
+
+def _check_plain(value: Any, where: str) -> None:
+    """Dates, sets and bytes are written as something else than they are read; a deep nest cannot be written at all."""
+    level = [value]
+    for _ in range(_DEEPEST):
+        holders = [part for part in level if isinstance(part, dict | list)]
+        for odd in (part for part in level if not isinstance(part, dict | list) and type(part) not in _PLAIN):
+            raise ConfigError(f"{where}: {str(odd)[:40]!r} is a {type(odd).__name__}; put it in quotes")
+        level = [part for holder in holders for part in (holder.values() if isinstance(holder, dict) else holder)]
+        if not level:
+            return
+    raise ConfigError(f"{where}: nested more than {_DEEPEST} levels deep")

@@ -50,11 +50,12 @@ class ReadOnlyFile:
                 if not more:
                     break
                 data += more
+            end = os.fstat(self._descriptor).st_size if len(data) < size else None
         except OSError as error:
             raise DataError(f"{self.path}: cannot be read at byte {start}: {error.strerror}") from error
-        if len(data) < size:
+        if end is not None:
             raise DataError(
-                f"{self.path}: ends at byte {start + len(data)}, but had {self.size} when it was opened; "
+                f"{self.path}: ends at byte {end}, but had {self.size} when it was opened; "
                 "was it cut or written anew meanwhile? copy the data again and restart"
             )
         return data

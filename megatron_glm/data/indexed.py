@@ -214,9 +214,10 @@ class IndexedFile:
     def _check_documents(self) -> None:
         last = 0
         for start, entries in _chunks(self._documents):
-            steps = np.diff(entries, prepend=last)
-            if (steps < 0).any():
-                raise self._damaged(f"entry {start + int((steps < 0).argmax())} of its documents goes backwards")
+            # Compared, not subtracted: a difference beyond 2**63 would count as a step forward.
+            backwards = entries < np.concatenate(([last], entries[:-1]))
+            if backwards.any():
+                raise self._damaged(f"entry {start + int(backwards.argmax())} of its documents goes backwards")
             last = int(entries[-1])
 
     def _check_eos(self, eos: int) -> None:

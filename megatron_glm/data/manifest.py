@@ -24,7 +24,7 @@ SPLITS: tuple[SplitName, ...] = ("train", "held_out")
 MalformedPolicy = Literal["fail", "skip", "quarantine"]
 DedupePolicy = Literal["none", "exact"]
 
-Count = Annotated[int, Field(ge=0)]
+Count = Annotated[int, Field(ge=0, le=2**48)]  # so that sums over all shards stay within 64 bits
 Sha256 = Annotated[str, StringConstraints(pattern="^[0-9a-f]{64}$")]
 Xxh3 = Annotated[str, StringConstraints(pattern="^[0-9a-f]{32}$")]
 

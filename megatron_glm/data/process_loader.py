@@ -12,7 +12,7 @@ import socket
 import subprocess
 import sys
 from collections import deque
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 
 import numpy as np
@@ -40,6 +40,7 @@ class ProcessLoader(Loader):
     Args:
         options: of `flat_row`, as they are bound to `collate` elsewhere.
         consumed_samples, skips: as in `StepLoader`.
+        lengths: stream tokens of each source, which every worker must find, also one that is started later.
         pin_memory: put batches into page-locked memory, for a GPU.
         tell: takes the line that names a worker which was replaced.
 
@@ -48,7 +49,7 @@ class ProcessLoader(Loader):
 
     Raises:
         ConfigError: a platform without anonymous memory, or no process can be started.
-        DataError: when a step is asked for: a worker died four times in a row.
+        DataError: when a step is asked for: the data cannot be read or are others, a worker died four times in a row.
     """
 
     def __init__(
@@ -60,6 +61,7 @@ class ProcessLoader(Loader):
         dp_rank: int,
         dp_size: int,
         skips: SkipList | None = None,
+        lengths: Sequence[int] = (),
         pin_memory: bool = False,
         tell: Callable[[str], None] | None = None,
     ):
@@ -76,7 +78,7 @@ class ProcessLoader(Loader):
         self._tell = tell or _to_stderr
         self._deaths = 0  # since the last step
         self._failure: Exception | None = None
-        job = Job(config, options, dp_rank, dp_size, self._skips.ranges).to_json()
+        job = Job(config, options, dp_rank, dp_size, self._skips.ranges, tuple(lengths)).to_json()
         self._workers: list[_Worker] = []
         try:
             for number in range(config.data.workers):

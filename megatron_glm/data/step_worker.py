@@ -13,15 +13,16 @@ import signal
 import socket
 import sys
 import traceback
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import asdict, dataclass
-from typing import Any, Self
+from typing import Any, NoReturn, Self
 
 import numpy as np
 
 from megatron_glm.config.batching import BatchSizes
 from megatron_glm.config.loading import config_from_tree
+from megatron_glm.config.phases import all_sources, run_phases
 from megatron_glm.config.schema import Config
 from megatron_glm.data.dataset import SampleDataset
 from megatron_glm.data.flat_row import FlatRow, flat_row
@@ -42,6 +43,7 @@ class Job:
     Attributes:
         options: of `flat_row`.
         skip_samples: ranges that are left out.
+        lengths: stream tokens of each source, as the run has opened it; empty: not compared.
     """
 
     config: Config
@@ -49,6 +51,7 @@ class Job:
     dp_rank: int
     dp_size: int
     skip_samples: tuple[tuple[int, int], ...]
+    lengths: tuple[int, ...] = ()
 
     def to_json(self) -> str:
         return json.dumps({**vars(self), "config": self.config.model_dump(mode="json"), "options": dict(self.options)})
@@ -59,8 +62,14 @@ class Job:
         return cls(**{**fields, "config": config_from_tree(fields["config"])})
 
     def open(self) -> Callable[[int], list[FlatRow]]:
-        """Open the dataset: a function from a step's first sample to its micro-batches."""
+        """Open the dataset: a function from a step's first sample to its micro-batches.
+
+        Raises:
+            DataError: it cannot be opened, or is not the one that the run has opened.
+        """
         dataset = SampleDataset.open(self.config, load_tokenizer(self.config.tokenizer.path))
+        if self.lengths and tuple(self.lengths) != dataset.lengths:
+            self._refuse(dataset.lengths)
         sizes, skips = BatchSizes.of(self.config.train), SkipList.of(self.skip_samples)
         layout = (self.dp_rank, self.dp_size, self.config.train.micro_batch_size)
 
@@ -70,6 +79,16 @@ class Job:
             return [flat_row(samples[i : i + size], **self.options) for i in range(0, len(samples), size)]
 
         return step
+
+    def _refuse(self, lengths: Sequence[int]) -> NoReturn:
+        """A worker that takes another's place, or comes after a rewind, may find data that were written meanwhile."""
+        sources = all_sources(run_phases(self.config))
+        place = next(place for place, length in enumerate(lengths) if length != self.lengths[place])
+        field, source = sources[place]
+        raise DataError(
+            f"{field}: '{source.name}' holds {lengths[place]:,} stream tokens, and {self.lengths[place]:,} when the run"
+            " began; put back what it held, and resume"
+        )
 
 
 @dataclass(frozen=True)

@@ -102,7 +102,10 @@ def _progress(reader: CheckpointReader) -> dict[str, str]:
 def _validation(record: Mapping[str, Any] | None) -> dict[str, str]:
     """The last validation of the run, if there was one; losses in nats a token."""
     losses = (record or {}).get("losses", {})
-    return {f"validation loss, {objective}": f"{loss:.4f}" for objective, loss in losses.items()}
+    return {
+        f"validation loss, {objective}": "not finite" if loss is None else f"{loss:.4f}"
+        for objective, loss in losses.items()
+    }
 
 
 def _hashes(files: Mapping[str, FileRecord]) -> str:

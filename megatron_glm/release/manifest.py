@@ -9,9 +9,10 @@ from dataclasses import asdict
 from pathlib import Path
 
 from megatron_glm.checkpoint.format import PARAMETERS
-from megatron_glm.checkpoint.manifest import FileRecord, Manifest
+from megatron_glm.checkpoint.manifest import FileRecord, Manifest, parse_manifest
 from megatron_glm.errors import CheckpointError
 from megatron_glm.files import sha256_of
+from megatron_glm.json_reading import json_object
 
 FORMAT_VERSION = 1
 MANIFEST = "manifest.json"
@@ -42,8 +43,8 @@ def write_manifest(directory: Path, *, run_id: str, step: int, versions: Mapping
         os.fsync(stream.fileno())
 
 
-def check_release(directory: Path) -> None:
-    """Check every byte of a release.
+def check_release(directory: Path) -> Manifest:
+    """Check every byte of a release; returns what is in it.
 
     Raises:
         CheckpointError: no release, or a file that is missing or changed.
@@ -52,17 +53,17 @@ def check_release(directory: Path) -> None:
     if (directory / PARAMETERS).exists():
         raise CheckpointError(f"'{directory}' is a checkpoint; make a release of it with glm export")
     try:
-        content = json.loads(path.read_bytes())
+        content = json_object(path.read_bytes())
         if content["format_version"] != FORMAT_VERSION:
             raise CheckpointError(
                 f"{path}: format version {content['format_version']!r}, this program reads {FORMAT_VERSION}"
             )
-        files = {name: FileRecord(**record) for name, record in content["files"].items()}
-        manifest = Manifest(str(content["run_id"]), int(content["step"]), files)
+        manifest = parse_manifest(content)
     except OSError as error:
         raise CheckpointError(f"no release in '{directory}' (expected {MANIFEST}; make one with glm export)") from error
-    except (AttributeError, LookupError, RecursionError, TypeError, ValueError) as error:
+    except (LookupError, ValueError) as error:
         raise CheckpointError(f"{path}: not the manifest of a release ({error}); copy the release again") from error
-    if foreign := [name for name in files if Path(name).name != name]:
+    if foreign := [name for name in manifest.files if Path(name).name != name]:
         raise CheckpointError(f"{path}: {foreign[0]!r} is no file of a release; copy the release again")
     manifest.check_files(directory, hashes=True)
+    return manifest

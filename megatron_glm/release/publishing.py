@@ -24,17 +24,17 @@ from megatron_glm import __version__
 from megatron_glm.checkpoint.discovery import scan_checkpoints
 from megatron_glm.checkpoint.format import MANIFEST as CHECKPOINT_MANIFEST
 from megatron_glm.checkpoint.reading import CheckpointReader
+from megatron_glm.checkpoint.training_state import check_state
 from megatron_glm.config.loading import config_from_tree
 from megatron_glm.config.schema import Config
 from megatron_glm.errors import CheckpointError, ConfigError
 from megatron_glm.files import atomic_directory
 from megatron_glm.model.precision import TORCH_DTYPES
-from megatron_glm.model.sizes import parameter_shapes
 from megatron_glm.release.card import model_card
 from megatron_glm.release.description import generation_config, model_config, tokenizer_config
 from megatron_glm.release.manifest import record_files, write_manifest
 from megatron_glm.release.verification import verify_release
-from megatron_glm.release.weights import write_weights
+from megatron_glm.release.weights import check_shapes, write_weights
 from megatron_glm.tokenizer.base import Tokenizer
 from megatron_glm.tokenizer.loading import load_tokenizer
 
@@ -67,12 +67,14 @@ def publish_release(
     if output.exists() and (not output.is_dir() or any(output.iterdir())):
         raise CheckpointError(f"--output: {output} exists and is not empty; choose another directory")
     reader = CheckpointReader(_find(checkpoint))
+    check_state(reader.state, reader.path, needs=("config",))
     config = _config(reader)
     try:
         output.parent.mkdir(parents=True, exist_ok=True)
         with atomic_directory(output) as directory:
             tokenizer = _write_tokenizer(directory, reader)
-            _check_shapes(reader, config, tokenizer)
+            # Refuses weights that are not those of the configuration before gigabytes are written.
+            check_shapes(reader.shapes, config.model, tokenizer.vocab_size, reader.path)
             write_weights(directory, reader, TORCH_DTYPES[dtype], max_shard_bytes)
             _write_descriptions(directory, reader, config, tokenizer, dtype, templates)
             write_manifest(directory, run_id=reader.run_id, step=reader.step, versions=_versions(reader))
@@ -112,17 +114,6 @@ def _write_tokenizer(directory: Path, reader: CheckpointReader) -> Tokenizer:
     if tokenizer.content_hash != reader.state.get("tokenizer_hash", tokenizer.content_hash):
         raise CheckpointError(f"{reader.path}: its tokenizer is not the one that its state names")
     return tokenizer
-
-
-def _check_shapes(reader: CheckpointReader, config: Config, tokenizer: Tokenizer) -> None:
-    """Refuse weights that are not those of the configuration before gigabytes are written."""
-    wanted = parameter_shapes(config.model, tokenizer.vocab_size)
-    stored = {name: tuple(shape) for name, shape in reader.shapes.items()}
-    for name in wanted.keys() | stored.keys():
-        if wanted.get(name) != stored.get(name):
-            raise CheckpointError(
-                f"{reader.path}: {name} has shape {stored.get(name)}, its configuration asks for {wanted.get(name)}"
-            )
 
 
 def _write_descriptions(

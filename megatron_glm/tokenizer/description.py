@@ -8,6 +8,7 @@ from dataclasses import dataclass, fields
 from typing import Any, Self
 
 from megatron_glm.errors import TokenizerError
+from megatron_glm.json_reading import parse_json
 from megatron_glm.tokenizer.special import SpecialTokens
 
 DESCRIPTION_FILE = "glm_tokenizer.json"
@@ -59,8 +60,8 @@ class Description:
             TokenizerError: broken JSON, another format version, a missing or wrong entry.
         """
         try:
-            record = json.loads(text)
-        except (ValueError, RecursionError) as error:
+            record = parse_json(text)
+        except ValueError as error:
             raise TokenizerError(f"broken JSON ({error})") from error
         if not isinstance(record, dict):
             raise TokenizerError("broken: expected a JSON object")

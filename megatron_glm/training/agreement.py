@@ -8,7 +8,6 @@ that a step would not wait for, and a rank that hears of a stop has not begun th
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator
-from dataclasses import replace
 from typing import Any, TypeVar
 
 import torch
@@ -53,13 +52,9 @@ class Agreement:
 
     def start_step(self, counts: Counts) -> Counts:
         """The counts of all replicas, from those of this one. Raises StopWished."""
-        wish, news = self._wish(), self._news()
-        mine = replace(counts, stops=int(wish is not None), news=int(news is not None))
-        total = mine.over_replicas(self._device, None, copies=self._copies)
-        self._reached()
-        if total.stops:
-            self._stop(self._ranks.gather(wish))
-        if total.news:
+        news = self._news()
+        total, with_news = self._meet(counts, news is not None)
+        if with_news:
             self._adopt(self._ranks.gather(news)[0])
         return total
 
@@ -72,10 +67,7 @@ class Agreement:
 
     def look(self) -> None:
         """Between the batches of a validation, which has no all-reduce of its own. Raises StopWished."""
-        wishes = self._ranks.gather(self._wish())
-        self._reached()
-        if any(wishes):
-            self._stop(wishes)
+        self._meet(Counts(), False)
 
     def between(self, batches: Iterable[T]) -> Iterator[T]:
         """The same batches; looks before each of them."""
@@ -83,5 +75,12 @@ class Agreement:
             self.look()
             yield batch
 
-    def _stop(self, wishes: list[str | None]) -> None:
-        raise StopWished(next(wish for wish in wishes if wish))
+    def _meet(self, counts: Counts, has_news: bool) -> tuple[Counts, int]:
+        """The counts of all replicas, and how many ranks have news."""
+        wish = self._wish()
+        numbers = (int(wish is not None), int(has_news))
+        total, (stops, news) = counts.with_totals(numbers, self._device, None, copies=self._copies)
+        self._reached()
+        if stops:
+            raise StopWished(next(told for told in self._ranks.gather(wish) if told))
+        return total, news

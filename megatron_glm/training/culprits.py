@@ -9,6 +9,7 @@ from typing import Any
 
 import numpy as np
 
+from megatron_glm.errors import DataError
 from megatron_glm.files import atomic_file
 
 CULPRITS = "culprits"
@@ -32,11 +33,11 @@ class Culprits:
         name = f"{CULPRITS}/step_{step:08d}.jsonl"
         if not self._leads:
             return None
-        lines = [json.dumps(self._documents(index)) + "\n" for index in samples.tolist()]
         try:
+            lines = [json.dumps(self._documents(index)) + "\n" for index in samples.tolist()]
             (self._output / CULPRITS).mkdir(exist_ok=True)
             with atomic_file(self._output / name) as stream:
                 stream.write("".join(lines).encode())
-        except OSError:
-            return None  # the samples are in the record; a full disk is for what is saved to tell
+        except (OSError, DataError):
+            return None  # the samples are in the record; what is wrong with disk or data, others have to tell
         return name

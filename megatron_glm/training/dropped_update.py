@@ -40,6 +40,19 @@ def dropped_update(engine: DeepSpeedEngine) -> Iterator[None]:
         yield
     if stage:
         optimizer.overflow = False  # it was none
+    forget_gradients(engine)
+
+
+def forget_gradients(engine: DeepSpeedEngine) -> None:
+    """After a step of the engine, made or left out: nothing of its gradients is left for the next one.
+
+    With an offloaded optimizer and gradients that are summed in fp32, DeepSpeed 0.19.8 clears the sums where it makes
+    an update, but not where it leaves one out: the next step would add to them, and after one overflow all overflow.
+    """
+    optimizer = engine.optimizer
+    if engine.zero_optimization_stage() in (1, 2) and not isinstance(optimizer, BF16_Optimizer):
+        for sums in (optimizer.averaged_gradients, optimizer.all_grad_tensors):
+            sums.update(dict.fromkeys(sums))
 
 
 def _nothing(*_: Any, **__: Any) -> None:

@@ -16,18 +16,11 @@ from megatron_glm.objective.sample import Objective
 
 @dataclass(frozen=True)
 class Counts:
-    """Target tokens of each objective, tokens without padding, and tokens that the span limits left unmasked.
-
-    Attributes:
-        stops: ranks that wish to stop (agreement.py).
-        news: ranks that have something to tell all others.
-    """
+    """Target tokens of each objective, tokens without padding, and tokens that the span limits left unmasked."""
 
     targets: tuple[int, ...] = (0,) * len(Objective)
     tokens: int = 0
     yielded: int = 0
-    stops: int = 0
-    news: int = 0
 
     @classmethod
     def of(cls, batches: Iterable[Batch]) -> Counts:
@@ -39,18 +32,24 @@ class Counts:
         return Counts(targets, self.tokens + other.tokens, self.yielded + other.yielded)
 
     def over_replicas(self, device: torch.device, group: dist.ProcessGroup | None, *, copies: int = 1) -> Counts:
-        """The counts of all replicas, with as many ranks of each in `group`: one all-reduce of seven integers.
+        """The counts of all replicas, with as many ranks of each in `group`: one all-reduce of integers.
 
         Args:
             group: None: all processes.
             copies: the ranks of a replica, which all have its counts.
         """
-        mine = (*self.targets, self.tokens, self.yielded, self.stops, self.news)
-        total = torch.tensor(mine, dtype=torch.int64, device=device)
+        return self.with_totals((), device, group, copies=copies)[0]
+
+    def with_totals(
+        self, numbers: Sequence[int], device: torch.device, group: dist.ProcessGroup | None, *, copies: int
+    ) -> tuple[Counts, list[int]]:
+        """The same, and in the same all-reduce the sums of other numbers over all ranks of the group."""
+        mine = (*self.targets, self.tokens, self.yielded)
+        total = torch.tensor((*mine, *numbers), dtype=torch.int64, device=device)
         dist.all_reduce(total, group=group)
-        *counts, stops, news = total.tolist()
-        *targets, tokens, yielded = (count // copies for count in counts)
-        return Counts(tuple(targets), tokens, yielded, stops, news)
+        sums = total.tolist()
+        *targets, tokens, yielded = (count // copies for count in sums[: len(mine)])
+        return Counts(tuple(targets), tokens, yielded), sums[len(mine) :]
 
 
 def sums_over_replicas(sums: Tensor, group: dist.ProcessGroup | None, *, copies: int = 1) -> tuple[float, ...]:

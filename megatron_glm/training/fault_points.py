@@ -86,10 +86,22 @@ def _not_a_fault(text: str) -> ConfigError:
     )
 
 
-def plant(faults: list[Fault], *, engine: Engine, loader: Loader, progress: Progress) -> None:
-    """Put the faults of this process into its engine and its loader."""
-    for fault in faults:
-        _PLANTED[fault.phase](_Trap(fault, progress), engine, loader)
+class FaultPoints:
+    """The faults of this process, put where they happen; each happens once, whatever the run goes back to."""
+
+    def __init__(self, faults: list[Fault], *, progress: Progress):
+        self._traps = [_Trap(fault, progress) for fault in faults]
+
+    def plant_in_engine(self, engine: Engine) -> None:
+        for trap in self._traps:
+            if plant := _IN_ENGINE.get(trap.fault.phase):
+                plant(trap, engine)
+
+    def plant_in_loader(self, loader: Loader) -> None:
+        """Called for every loader of the run. Raises ConfigError where one needs workers and has none."""
+        for trap in self._traps:
+            if plant := _IN_LOADER.get(trap.fault.phase):
+                plant(trap, loader)
 
 
 class _Trap:
@@ -126,11 +138,11 @@ def _happen(fault: Fault) -> None:
         time.sleep(fault.seconds if fault.kind == "slow" else _HANG_SECONDS)
 
 
-def _in_data(trap: _Trap, engine: Engine, loader: Loader) -> None:
+def _in_data(trap: _Trap, loader: Loader) -> None:
     _before(loader, "_next", trap.spring)
 
 
-def _in_worker(trap: _Trap, engine: Engine, loader: Loader) -> None:
+def _in_worker(trap: _Trap, loader: Loader) -> None:
     """A process of the loader is killed, or stops for ever."""
     number = signal.SIGKILL if trap.fault.kind == "kill" else signal.SIGSTOP
     processes = getattr(loader, "processes", None)
@@ -139,15 +151,15 @@ def _in_worker(trap: _Trap, engine: Engine, loader: Loader) -> None:
     _before(loader, "_next", lambda: trap.spring(act=lambda fault: os.kill(loader.processes[0], number)))
 
 
-def _in_forward(trap: _Trap, engine: Engine, loader: Loader) -> None:
+def _in_forward(trap: _Trap, engine: Engine) -> None:
     _before(engine.module, "forward", lambda: trap.spring() if engine.module.training else None)
 
 
-def _in_evaluation(trap: _Trap, engine: Engine, loader: Loader) -> None:
+def _in_evaluation(trap: _Trap, engine: Engine) -> None:
     _before(engine.module, "forward", lambda: None if engine.module.training else trap.spring(completed=True))
 
 
-def _in_backward(trap: _Trap, engine: Engine, loader: Loader) -> None:
+def _in_backward(trap: _Trap, engine: Engine) -> None:
     forward = engine.module.forward
 
     def watched(*args: Any, **options: Any) -> Any:
@@ -161,11 +173,11 @@ def _in_backward(trap: _Trap, engine: Engine, loader: Loader) -> None:
     engine.module.forward = watched
 
 
-def _in_optimizer(trap: _Trap, engine: Engine, loader: Loader) -> None:
+def _in_optimizer(trap: _Trap, engine: Engine) -> None:
     _before(engine.optimizer, "step", trap.spring)
 
 
-def _in_save(trap: _Trap, engine: Engine, loader: Loader) -> None:
+def _in_save(trap: _Trap, engine: Engine) -> None:
     fragments = engine.fragments
 
     def watched() -> Iterator[Fragment]:
@@ -187,9 +199,8 @@ def _before(target: Any, name: str, call: Callable[[], None]) -> None:
     setattr(target, name, watched)
 
 
-_PLANTED: Mapping[str, Callable[[_Trap, Engine, Loader], None]] = {
-    "data": _in_data,
-    "worker": _in_worker,
+_IN_LOADER: Mapping[str, Callable[[_Trap, Loader], None]] = {"data": _in_data, "worker": _in_worker}
+_IN_ENGINE: Mapping[str, Callable[[_Trap, Engine], None]] = {
     "forward": _in_forward,
     "backward": _in_backward,
     "optimizer": _in_optimizer,

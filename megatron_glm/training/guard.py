@@ -103,6 +103,12 @@ class Guard:
             reached=self.watchdog.mark,
         )
 
+    @contextmanager
+    def patient(self, doing: str) -> Iterator[None]:
+        """A block that is no step: it may take longer, and tells nothing of how fast a rank is."""
+        with self.watchdog.patient(doing), self._clock.paused():
+            yield
+
     def report_stragglers(self, steps: int) -> None:
         """At the end of an interval of so many steps; called by all ranks."""
         found = compare(self._ranks.gather(here(self._clock)), steps=steps, factor=self._factor)

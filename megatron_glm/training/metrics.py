@@ -11,6 +11,7 @@ from typing import Any
 
 from megatron_glm.errors import UserError
 from megatron_glm.files import atomic_file
+from megatron_glm.json_reading import parse_json
 
 
 class MetricsLog:
@@ -57,7 +58,7 @@ def read_metrics(path: Path) -> Iterator[dict[str, Any]]:
     with open(path, encoding="utf-8", errors="replace") as stream:
         for line in stream:
             try:
-                record = json.loads(line)
+                record = parse_json(line)
             except ValueError:
                 continue
             if isinstance(record, dict) and isinstance(record.get("step"), int):

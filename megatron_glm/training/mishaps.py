@@ -48,7 +48,7 @@ class Mishaps:
         self._not_finite = self._spikes = self._rewinds = 0  # the first two in a row
         self._phase: int | None = None
         if saved:
-            self.load(saved)
+            self._load(saved)
             self._rewinds = saved["rewinds"]
 
     def forbids(self, step: StepLoss, *, phase: int) -> bool:
@@ -101,8 +101,12 @@ class Mishaps:
             "rewinds": self._rewinds,
         }
 
-    def load(self, saved: Mapping[str, Any]) -> None:
-        """Go on from a state, but for the number of rewinds, which no rewind takes back."""
+    def go_back(self, saved: Mapping[str, Any]) -> None:
+        """The run goes on from a state; no rewind takes back how many there have been."""
+        self._load(saved)
+        self._rewinds += 1
+
+    def _load(self, saved: Mapping[str, Any]) -> None:
         self._detector.load(saved["losses"])
         self._phase = saved["phase"]
         self._not_finite, self._spikes = saved["not_finite"], saved["spikes"]
@@ -131,11 +135,10 @@ class Mishaps:
                 " optimizer.learning_rate, or with train.spikes.policy=warn"
             )
         if policy == "rewind":
-            self._rewinds += 1
-            if self._rewinds > self._settings.rewinds:
+            if self._rewinds >= self._settings.rewinds:
                 raise DivergedError(
                     f"step {self._progress.step}: loss {step.loss:.3f} where {spike.expected:.3f} was expected, after"
-                    f" {self._rewinds - 1} rewinds (train.spikes.rewinds); stopped, and nothing was saved after it:"
+                    f" {self._rewinds} rewinds (train.spikes.rewinds); stopped, and nothing was saved after it:"
                     " resume with a lower optimizer.learning_rate, or with train.spikes.policy=warn"
                 )
             raise RewindWished(end=int(samples[-1]) + 1, samples=self._settings.rewind_steps * len(samples))

@@ -10,7 +10,7 @@ from pydantic import ValidationError
 
 from megatron_glm.config.explaining import explain
 from megatron_glm.config.schema import Overrides
-from megatron_glm.config.yaml_reading import parse_yaml
+from megatron_glm.config.yaml_reading import LARGEST_FILE, parse_yaml
 from megatron_glm.errors import ConfigError
 
 OVERRIDES_FILE = "overrides.yaml"
@@ -29,6 +29,7 @@ class OverridesFile:
         self._held = held
         self._refused = refused
         self._seen: tuple[int, ...] | None = None  # of the file, while it is there
+        self._said = ""  # last, of a file that cannot be read
 
     def news(self) -> dict[str, Any] | None:
         """The settings to adopt on all ranks, where they are not those that the run has; a removed file has none."""
@@ -37,11 +38,17 @@ class OverridesFile:
             seen = (status.st_mtime_ns, status.st_size, status.st_ino)
             if seen == self._seen:
                 return None
+            if status.st_size > LARGEST_FILE:
+                self._seen = seen
+                self._refused(f"{self._path}: {status.st_size} bytes are no settings; nothing is changed")
+                return None
             text = self._path.read_text(encoding="utf-8")
         except FileNotFoundError:
             return self._changed(Overrides(), None)
         except (OSError, UnicodeDecodeError) as error:
-            self._refused(f"{self._path}: cannot be read as UTF-8 text ({error}); nothing is changed")
+            if (line := f"{self._path}: cannot be read as UTF-8 text ({error}); nothing is changed") != self._said:
+                self._refused(line)  # once, and not at every step of a file system's bad hour
+            self._said = line
             return None
         try:
             return self._changed(self._parsed(text), seen)
@@ -51,7 +58,7 @@ class OverridesFile:
             return None
 
     def _changed(self, found: Overrides, seen: tuple[int, ...] | None) -> dict[str, Any] | None:
-        self._seen = seen
+        self._seen, self._said = seen, ""
         if found == self._held:
             return None
         self._held = found

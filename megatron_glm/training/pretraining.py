@@ -41,7 +41,7 @@ from megatron_glm.training.console import Console
 from megatron_glm.training.culprits import Culprits
 from megatron_glm.training.divergence import DivergedError, RewindWished
 from megatron_glm.training.engines import Engine, build_engine, row_capacity
-from megatron_glm.training.fault_points import plant, read_faults
+from megatron_glm.training.fault_points import FaultPoints, read_faults
 from megatron_glm.training.guard import Guard, watched
 from megatron_glm.training.launchers import process_count
 from megatron_glm.training.mishaps import Mishaps
@@ -250,7 +250,7 @@ def _loader(config: Config, inputs: _Inputs, engine: Engine, groups: Groups, pro
         "pin_memory": engine.device.type == "cuda",
     }
     if config.data.workers:
-        return ProcessLoader(config, inputs.row_options, **place)
+        return ProcessLoader(config, inputs.row_options, lengths=inputs.samples.lengths, **place)
     return StepLoader(
         inputs.samples,
         inputs.collate,
@@ -273,13 +273,16 @@ def _train(
     guard: Guard,
 ) -> str:
     progress, loaders = beginning.progress, ExitStack()
+    faults = _agreed(ranks, lambda: FaultPoints(read_faults(os.environ), progress=progress))
+    faults.plant_in_engine(engine)
 
     def open_loader() -> Loader:
         loaders.close()  # the one before, which is elsewhere
-        return loaders.enter_context(_agreed(ranks, lambda: _loader(config, inputs, engine, groups, progress)))
+        loader = loaders.enter_context(_agreed(ranks, lambda: _loader(config, inputs, engine, groups, progress)))
+        _agreed(ranks, lambda: faults.plant_in_loader(loader))
+        return loader
 
     loader = open_loader()
-    _agreed(ranks, lambda: plant(read_faults(os.environ), engine=engine, loader=loader, progress=progress))
     validation_batches = partial(
         evaluation_batches,
         inputs.held_out,
@@ -325,6 +328,7 @@ def _train(
     rewinder = Rewinder(
         engine,
         mishaps,
+        guard.steering,
         directory=checkpoints_of(config),
         run_id=beginning.run_id,
         groups=groups,

@@ -9,6 +9,7 @@ from megatron_glm.checkpoint.discovery import scan_checkpoints
 from megatron_glm.checkpoint.format import MANIFEST
 from megatron_glm.checkpoint.manifest import read_manifest, verify_checkpoint
 from megatron_glm.checkpoint.reading import CheckpointReader
+from megatron_glm.checkpoint.training_state import check_state
 from megatron_glm.config.schema import Config
 from megatron_glm.errors import CheckpointError, TokenizerError
 
@@ -86,13 +87,13 @@ def _check_is_newest(chosen: Path, checkpoints: Path) -> None:
 
 def check_same_model(checkpoint: CheckpointReader, config: Config, *, tokenizer_hash: str) -> None:
     """Raises TokenizerError or CheckpointError where the same weights would be another model."""
-    saved = checkpoint.state
-    if saved["tokenizer_hash"] != tokenizer_hash:
+    saved = check_state(checkpoint.state, checkpoint.path, needs=("config", "tokenizer_hash"))
+    if saved.tokenizer_hash != tokenizer_hash:
         raise TokenizerError(
-            f"{checkpoint.path}: trained with the tokenizer {saved['tokenizer_hash']}, but tokenizer.path holds"
+            f"{checkpoint.path}: trained with the tokenizer {saved.tokenizer_hash}, but tokenizer.path holds"
             f" {tokenizer_hash}; use the tokenizer of the checkpoint (it lies in its folder tokenizer/)"
         )
-    heads, heads_now = saved["config"]["model"]["num_attention_heads"], config.model.num_attention_heads
+    heads, heads_now = saved.config.model.num_attention_heads, config.model.num_attention_heads
     if heads != heads_now:  # no shape of a parameter would tell
         raise CheckpointError(
             f"{checkpoint.path}: trained with model.num_attention_heads {heads}, not {heads_now}:"
@@ -103,8 +104,8 @@ def check_same_model(checkpoint: CheckpointReader, config: Config, *, tokenizer_
 def check_continues(checkpoint: CheckpointReader, config: Config, *, tokenizer_hash: str) -> None:
     """Raises TokenizerError or CheckpointError where continuing would silently be another run."""
     check_same_model(checkpoint, config, tokenizer_hash=tokenizer_hash)
-    saved = checkpoint.state
-    seed, seed_now = saved["config"]["train"]["seed"], config.train.seed
+    saved = check_state(checkpoint.state, checkpoint.path, needs=("config",))
+    seed, seed_now = saved.config.train.seed, config.train.seed
     if seed != seed_now:
         raise CheckpointError(
             f"{checkpoint.path}: trained with train.seed {seed}, not {seed_now}:"

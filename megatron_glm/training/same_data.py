@@ -92,6 +92,8 @@ def _check_sources(
     for place, ((_, old), (field, new)) in enumerate(zip(all_sources(saved), all_sources(now), strict=False)):
         if place not in {known[identity(source)] for phase in consumed for source in phase.settings.sources}:
             continue
+        if place >= min(len(saved_lengths), len(saved_hashes)):
+            raise CheckpointError(f"{checkpoint.path}: its state knows fewer sources than its configuration has")
         if saved_lengths[place] != lengths[place]:
             raise CheckpointError(
                 f"{checkpoint.path}: {field}: '{new.name}' has {lengths[place]:,} stream tokens, but '{old.name}' had"

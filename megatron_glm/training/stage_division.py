@@ -42,7 +42,7 @@ def divide(
         return Division(pipeline_stages(config, num_ids), "parallel.stage_layers")
     if parallel.stage_costs == "counted":
         return Division(pipeline_stages(config, num_ids), "by counted multiply-adds")
-    if saved and len(saved) == parallel.pipeline:
+    if saved and len(saved) == parallel.pipeline and saved[-1][1] == layers:
         return Division(tuple(range(start, stop) for start, stop in saved), "as in the checkpoint")
     micro, first = config.train.micro_batch_size, groups.place.data * _TIMED
     batches = [collate(samples(range(micro * k, micro * (k + 1)))) for k in range(first, first + _TIMED)]

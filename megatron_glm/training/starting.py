@@ -15,8 +15,11 @@ from megatron_glm.checkpoint.opening import open_weights
 from megatron_glm.checkpoint.probing import checkpoint_bytes
 from megatron_glm.checkpoint.reading import CheckpointReader
 from megatron_glm.checkpoint.source import ValueSource, WeightsOnly
+from megatron_glm.checkpoint.training_state import check_state
+from megatron_glm.config.loading import config_from_tree
 from megatron_glm.config.schema import Config
 from megatron_glm.data.skip_list import SkipList
+from megatron_glm.errors import CheckpointError, ConfigError
 from megatron_glm.parallel.groups import Groups
 from megatron_glm.parallel.ranks import Ranks
 from megatron_glm.training.changed_settings import changed_settings, check_changes
@@ -59,7 +62,9 @@ def choose(
     start = choose_start(settings.resume, checkpoints_of(config), strict=settings.strict)
     if start.path:
         checkpoint = CheckpointReader(start.path, verify=False)  # it was just verified
+        check_state(checkpoint.state, start.path, needs=("progress", "config"))
         check_continues(checkpoint, config, tokenizer_hash=tokenizer_hash)
+        _check_saved_config(checkpoint)
         check_same_data(checkpoint, config, source_lengths=source_lengths, source_hashes=source_hashes)
         changes = changed_settings(checkpoint.state["config"], config)
         check_changes(start.path, changes, settings.allow_changes)
@@ -71,6 +76,13 @@ def choose(
     if isinstance(source, CheckpointReader):
         check_same_model(source, config, tokenizer_hash=tokenizer_hash)
     return replace(start, weights=source.path, notes=(*start.notes, f"with the weights of {source.path}"))
+
+
+def _check_saved_config(checkpoint: CheckpointReader) -> None:
+    try:
+        config_from_tree(checkpoint.state["config"])
+    except ConfigError as error:
+        raise CheckpointError(f"{checkpoint.path}: its state holds no usable configuration ({error})") from error
 
 
 def begin(config: Config, start: Start, engine: Engine, *, groups: Groups, ranks: Ranks) -> Beginning:

@@ -24,12 +24,7 @@ class Steering:
         self._config = config
         saved = saved or {}
         self.overrides = Overrides.model_validate(saved.get("overrides") or {})
-        steps = config.schedule.rewarmup_steps
-        # A restart in the middle of the second warm-up continues it: only another setting begins a new one.
-        before = saved.get("rewarmup") or {"steps": 0, "after": first_step}
-        self._rewarmup = before if before["steps"] == steps else {"steps": steps, "after": first_step}
-        if first_step == 0:
-            self._rewarmup = {"steps": 0, "after": 0}  # nothing was loaded; the schedule has a warm-up for it
+        self._rewarmup = self._rewarmup_after(saved, first_step)
 
     def rate(self, step: int) -> float:
         """The learning rate of a step, counted from 1."""
@@ -43,6 +38,18 @@ class Steering:
     def adopt(self, overrides: Mapping[str, Any]) -> None:
         """Let these hold from the next step on."""
         self.overrides = Overrides.model_validate(overrides)
+
+    def go_back(self, saved: Mapping[str, Any], *, first_step: int) -> None:
+        """The run goes on from an earlier step: a load like any other. What overrides the schedule now still does."""
+        self._rewarmup = self._rewarmup_after(saved, first_step)
+
+    def _rewarmup_after(self, saved: Mapping[str, Any], first_step: int) -> dict[str, int]:
+        if first_step == 0:
+            return {"steps": 0, "after": 0}  # nothing was loaded; the schedule has a warm-up for it
+        # A restart in the middle of the second warm-up continues it: only another setting begins a new one.
+        steps = self._config.schedule.rewarmup_steps
+        before = saved.get("rewarmup") or {"steps": 0, "after": first_step}
+        return dict(before) if before["steps"] == steps else {"steps": steps, "after": first_step}
 
     def state(self) -> dict[str, Any]:
         """What a resume needs to go on with the same rates."""

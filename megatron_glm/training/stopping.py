@@ -11,6 +11,7 @@ from pathlib import Path
 from megatron_glm.config.schema import Config
 from megatron_glm.errors import ConfigError
 from megatron_glm.files import atomic_file
+from megatron_glm.json_reading import json_object
 from megatron_glm.training.launcher_watch import LauncherWatch
 from megatron_glm.training.signals import StopSignals
 
@@ -117,6 +118,8 @@ def write_end(output: Path, end: End, *, leads: bool) -> None:
 def read_end(output: Path) -> End | None:
     """What the last start has said of its end; None if it said nothing, or not all."""
     try:
-        return End(**json.loads((output / END_FILE).read_text(encoding="utf-8")))
+        end = End(**json_object((output / END_FILE).read_bytes()))
     except (OSError, ValueError, TypeError):
         return None
+    types = (type(end.step), type(end.finished), type(end.reason))
+    return end if types == (int, bool, str) else None

@@ -12,7 +12,8 @@ import socket
 import sys
 import threading
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from types import CodeType, TracebackType
 from typing import Any, Self
 
@@ -26,6 +27,7 @@ class BusyClock:
 
     def __init__(self) -> None:
         self._busy = self._looks = 0.0
+        self._paused = False
         self._known: dict[CodeType, bool] = {}
         self._closed = threading.Event()
         self._main = threading.main_thread().ident
@@ -46,13 +48,23 @@ class BusyClock:
         taken, self._busy, self._looks = (self._busy, int(self._looks)), 0.0, 0
         return taken
 
+    @contextmanager
+    def paused(self) -> Iterator[None]:
+        """A block that is no part of a step: one rank may have more to do in it than the others."""
+        self._paused = True
+        try:
+            yield
+        finally:
+            self._paused = False
+
     def _sample(self) -> None:
         last = time.perf_counter()
         while not self._closed.wait(_LOOK_SECONDS):
             now = time.perf_counter()
-            self._looks += 1
-            if not self._waits():
-                self._busy += now - last
+            if not self._paused:
+                self._looks += 1
+                if not self._waits():
+                    self._busy += now - last
             last = now
 
     def _waits(self) -> bool:

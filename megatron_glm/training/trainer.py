@@ -133,13 +133,13 @@ class Trainer:
                 self._save_once()
             self._saver.step_end()
             self._guard.watchdog.settle()
-        with self._guard.watchdog.patient("the last save"):
+        with self._guard.patient("the last save"):
             self._saver.finish()
         return reason
 
     def _rewind(self, wish: RewindWished) -> bool:
         """Whether there was a checkpoint to go back to."""
-        with self._guard.watchdog.patient("going back to the last checkpoint"):
+        with self._guard.patient("going back to the last checkpoint"):
             self._saver.finish()
             loader = self._go_back(wish)
         if loader is None:
@@ -161,7 +161,7 @@ class Trainer:
 
     def _save_once(self) -> None:
         if self._saved_step != self.progress.step:
-            with self._guard.watchdog.patient("the save"):
+            with self._guard.patient("the save"):
                 self._saver.save(self.progress)
             self._saved_step = self.progress.step
 
@@ -195,7 +195,8 @@ class Trainer:
         loss = StepLoss(combine(sums, weights), sums, counts.targets, weights)
         rate, scale = self._guard.steering.rate(progress.step + 1), self._engine.loss_scale.value
         norm = None
-        if forbidden := self._mishaps.forbids(loss, phase=self._phase(step.first_sample)):
+        # Of the last sample: one step may have samples of two phases, or begin behind some that are left out.
+        if forbidden := self._mishaps.forbids(loss, phase=self._phase(int(samples[-1]))):
             self._engine.drop()
         else:
             norm = self._engine.update(rate)

@@ -20,7 +20,7 @@ from megatron_glm.training.canonical_state import CanonicalState, mark_shards
 from megatron_glm.training.clipping import clip_gradients
 from megatron_glm.training.deepspeed_json import deepspeed_json
 from megatron_glm.training.deepspeed_start import start_deepspeed
-from megatron_glm.training.dropped_update import dropped_update
+from megatron_glm.training.dropped_update import dropped_update, forget_gradients
 from megatron_glm.training.exact_loss import Counts
 from megatron_glm.training.loss_module import WeightedLoss
 from megatron_glm.training.loss_scale import LossScale
@@ -100,6 +100,7 @@ class ZeroEngine(StatefulEngine):
                 self._engine.step()
             return norm
         self._engine.step()
+        forget_gradients(self._engine)
         return None if self.loss_scale.overflowed else float(self._engine.get_global_grad_norm())
 
     def drop(self) -> None:

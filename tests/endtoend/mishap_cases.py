@@ -8,6 +8,7 @@ from collections.abc import Iterable
 import pytest
 import torch
 import torch.distributed as dist
+from deepspeed.accelerator import get_accelerator
 
 from megatron_glm.training.pipeline_engine import PipelineEngine
 from megatron_glm.training.zero_engine import ZeroEngine
@@ -23,6 +24,7 @@ def train(config: str, faults: dict[str, Iterable[int]], *overrides: str) -> str
         The message of the error that ends the run.
     """
     with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(get_accelerator(), "is_fp16_supported", lambda: True)  # a CPU computes in it, if slowly
         for engine in KIND:
             patch.setattr(engine, "accumulate", _faulty(engine.accumulate, faults))
         return cases.train_until_failure(config, *overrides)

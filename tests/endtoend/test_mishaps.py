@@ -54,12 +54,21 @@ LAYOUTS = {
     "ZeRO-0": ["parallel.zero_stage=0"],
     "ZeRO-3": ["parallel.zero_stage=3", "deepspeed.zero_optimization.stage3_param_persistence_threshold=100"],
     "bf16": ["parallel.zero_stage=1", "train.precision=bf16"],
+    "bf16 ZeRO-2": ["parallel.zero_stage=2", "train.precision=bf16"],
+    "tensor": ["parallel.zero_stage=1", "parallel.tensor=2"],
     "pipeline": ["parallel.zero_stage=1", "parallel.pipeline=2", "parallel.stage_costs=counted"],
+    "fp16": ["parallel.zero_stage=2", "train.precision=fp16", "train.loss_scale={initial_power: 8}"],
 }
+LAYOUTS["offloaded"] = [*LAYOUTS["bf16"], "parallel.offload_optimizer=cpu"]
+LAYOUTS["fp16 offloaded"] = [*LAYOUTS["fp16"], "parallel.offload_optimizer=cpu"]
 
 
 @pytest.fixture(
-    scope="module", params=["ZeRO-2", *(pytest.param(name, marks=pytest.mark.slow) for name in ("ZeRO-0", "pipeline"))]
+    scope="module",
+    params=[
+        "ZeRO-2",
+        *(pytest.param(name, marks=pytest.mark.slow) for name in ("ZeRO-0", "tensor", "pipeline", "offloaded")),
+    ],
 )
 def faulty_run(corpus, request):
     output = corpus.root / f"faulty {request.param}"
@@ -122,22 +131,40 @@ def test_samples_that_are_left_out_stay_so_after_a_resume_that_does_not_name_the
 
 @pytest.mark.parametrize(
     "layout",
-    ["ZeRO-2", *(pytest.param(name, marks=pytest.mark.slow) for name in ("ZeRO-0", "ZeRO-3", "bf16", "pipeline"))],
+    ["ZeRO-2", *(pytest.param(name, marks=pytest.mark.slow) for name in LAYOUTS if name != "ZeRO-2")],
 )
-def test_a_rewind_is_a_resume_without_the_samples_before_the_spike(corpus, tmp_path, layout):
+def test_a_rewind_ends_as_the_run_that_left_out_the_samples_before_the_spike_from_the_start(corpus, tmp_path, layout):
     policy = ["train.spikes={policy: rewind, window: 4, rewind_steps: 2}", *LAYOUTS[layout]]
-    rewound, resumed = tmp_path / "rewound", tmp_path / "resumed"
+    rewound, told_so = tmp_path / "rewound", tmp_path / "told so"
     faults = {"spike": [6 * BATCH + 3]}  # step 7, after the checkpoint of step 4
     assert train(corpus, rewound, *policy, faults=faults) == "no error"
     (told,) = records(rewound, "rewind")
     gap = [5 * BATCH, 7 * BATCH]
     assert (told["step"], told["from_step"], told["ranges"]) == (4, 7, [gap])
     assert [r["step"] for r in records(rewound, "train")] == list(range(1, 13))
-    copy_of(rewound, resumed, step=4)
-    assert train(corpus, resumed, *policy, f"data.skip_samples=[{gap}]", faults=faults) == "no error"
-    assert final(resumed).parameter_hashes() == final(rewound).parameter_hashes()
-    assert curve(resumed) == curve(rewound)
+    assert train(corpus, told_so, *policy, f"data.skip_samples=[{gap}]", faults=faults) == "no error"
+    assert final(told_so).parameter_hashes() == final(rewound).parameter_hashes()
+    assert curve(told_so) == curve(rewound)
     assert final(rewound).state["progress"]["skip_samples"] == [gap]
+
+
+@pytest.mark.slow
+def test_a_stop_after_a_rewind_leaves_no_trace_and_the_samples_stay_left_out(corpus, tmp_path):
+    policy = ["train.spikes={policy: rewind, window: 4, rewind_steps: 2}", "schedule.rewarmup_steps=3"]
+    whole, stopped, faults = tmp_path / "whole", tmp_path / "stopped", {"spike": [6 * BATCH + 3]}
+    assert train(corpus, stopped, *policy, "train.exit_after_steps=6", faults=faults) == "no error"
+    shutil.copytree(stopped, whole)
+    assert train(corpus, whole, *policy, faults=faults) == "no error"
+    assert train(corpus, stopped, *policy, "train.exit_after_steps=5", faults=faults) == "no error"
+    assert final(stopped).step == 11
+    assert train(corpus, stopped, *policy, faults=faults) == "no error"
+    assert final(stopped).parameter_hashes() == final(whole).parameter_hashes()
+    assert curve(stopped) == curve(whole)
+    for run in (stopped, whole):
+        assert [(r["step"], r["from_step"]) for r in records(run, "rewind")] == [(6, 7)]
+        assert final(run).state["progress"]["skip_samples"] == [[6 * BATCH, 7 * BATCH]]
+    rates = [r["learning_rate"] for r in records(whole, "train")]
+    assert rates[6] == pytest.approx(rates[5] / 3, rel=0.3)  # going back is a load, after which the rate rises again
 
 
 @pytest.mark.slow

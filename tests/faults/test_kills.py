@@ -1,5 +1,6 @@
 """A process that is killed, hangs or is slow: what the others do, and what the next start makes of it."""
 
+import os
 import shutil
 import threading
 import time
@@ -31,7 +32,8 @@ def test_a_killed_rank_costs_the_steps_since_the_last_checkpoint_and_nothing_els
     faults, step = KILLS[phase]
     output = tmp_path / "run"
     with pytest.raises(AssertionError, match=r"rank \d ended with -9|rank \d failed"):
-        runs.train(output, faults)
+        # In the background a save may still be under way three steps later.
+        runs.train(output, faults, ["checkpoint.background=false"])
     assert newest(output).step == step
     assert read_end(output) is None
     runs.train(output)
@@ -156,6 +158,46 @@ def test_data_that_change_under_a_run_are_an_error_that_names_the_file(runs, tmp
     _truncate(tokens)
     with pytest.raises(AssertionError, match=tokens.name):
         runs.train(output, overrides=[source])
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("workers", [0, 1])
+def test_data_that_are_cut_in_mid_run_end_it_with_a_line_that_names_the_file(runs, tmp_path, workers):
+    """A map of the file would end the process by SIGBUS, without a word."""
+    corpus, output = tmp_path / "corpus", tmp_path / "run"
+    shutil.copytree(runs.config.parent / "data", corpus)
+    (file,) = (corpus / "train").glob("*.bin")
+    settings = [f"data.sources=[{{path: {corpus}}}]", f"data.workers={workers}", "train.steps=60"]
+    done = _after_step(output, 4, lambda: os.truncate(file, 64))
+    with pytest.raises(AssertionError, match=rf"RankError: rank \d: .*{file.name}: ends at byte 64, but had"):
+        runs.train(output, "forward:rank=0:step=5:slow:seconds=0.2", settings)
+    assert done.wait(1)
+    assert newest(output).step >= 4
+    assert read_end(output) is None
+
+
+@pytest.mark.slow
+def test_data_that_are_replaced_in_mid_run_are_those_that_were_opened(runs, undisturbed, tmp_path):
+    corpus, output = tmp_path / "corpus", tmp_path / "run"
+    shutil.copytree(runs.config.parent / "data", corpus)
+    done = _after_step(output, 4, lambda: shutil.rmtree(corpus))
+    runs.train(output, "forward:rank=0:step=5:slow:seconds=0.2", [f"data.sources=[{{path: {corpus}}}]"])
+    assert done.wait(1)
+    assert hashes(output) == undisturbed
+
+
+def _after_step(output: Path, step: int, act) -> threading.Event:
+    """Does something once a run has saved a step; the event tells when it is done."""
+    done = threading.Event()
+
+    def wait():
+        while not (output / "checkpoints" / f"step_{step:08d}").exists():
+            time.sleep(0.01)
+        act()
+        done.set()
+
+    threading.Thread(target=wait, daemon=True).start()
+    return done
 
 
 def _truncate(file: Path) -> None:

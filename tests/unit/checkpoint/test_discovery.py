@@ -3,11 +3,13 @@
 import json
 import logging
 import shutil
+import threading
 
 import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
+from megatron_glm.checkpoint import manifest
 from megatron_glm.checkpoint.discovery import find_checkpoint, replaced_name, scan_checkpoints
 from megatron_glm.checkpoint.manifest import read_manifest, verify_checkpoint
 from megatron_glm.checkpoint.reading import CheckpointReader
@@ -68,6 +70,22 @@ def test_sizes_are_checked_without_reading_and_contents_only_on_demand(two):
     assert scan_checkpoints(two, hashes=True).newest.name == "step_00000001"
     truncate(two / "step_00000002" / PART)
     assert scan_checkpoints(two).newest.name == "step_00000001"
+
+
+def test_several_files_are_read_at_once_and_the_first_by_name_is_told(two, monkeypatch):
+    damaged = [two / "step_00000002" / name for name in ("parameters.json", "state.json")]
+    for path in damaged:
+        flip(path)
+    meeting, hash_of = threading.Barrier(2), manifest.sha256_of
+
+    def together(path):
+        if path in damaged:
+            meeting.wait(timeout=20)
+        return hash_of(path)
+
+    monkeypatch.setattr(manifest, "sha256_of", together)
+    with pytest.raises(CheckpointError, match=r"parameters\.json was changed"):
+        verify_checkpoint(two / "step_00000002")
 
 
 @settings(max_examples=150, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])

@@ -6,6 +6,7 @@ import re
 import shutil
 import subprocess
 import sys
+from collections.abc import Iterable, Iterator
 from pathlib import Path
 
 import pytest
@@ -57,9 +58,23 @@ def traced(tmp_path_factory):
     if "ptrace" in done.stderr.lower():
         pytest.skip("processes cannot be traced here")
     assert done.returncode == 0, done.stderr
-    lines = (directory / "trace").read_text().splitlines()
+    lines = list(whole_calls((directory / "trace").read_text().splitlines()))
     marks = [number for number, line in enumerate(lines) if re.search("/(begin|end) of the save", line)]
     return directory / "runs", json.loads((directory / "log").read_text()), lines[slice(*marks)]
+
+
+def whole_calls(lines: Iterable[str]) -> Iterator[str]:
+    """The calls of all threads, one a line, in the order of their ends; strace may write one in two parts."""
+    begun: dict[str, str] = {}
+    for line in lines:
+        thread, text = line.split(maxsplit=1)
+        if text.startswith(("+++", "---")):  # the end of a thread, a signal
+            continue
+        if text.endswith("<unfinished ...>"):
+            begun[thread] = text.removesuffix("<unfinished ...>")
+        else:
+            resumed = re.match(r"<\.\.\. \w+ resumed>", text)
+            yield begun.pop(thread) + text[resumed.end() :] if resumed else text
 
 
 def operations(directory: Path, lines: list[str]) -> list[list[str]]:

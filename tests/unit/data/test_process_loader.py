@@ -272,6 +272,22 @@ def test_data_that_cannot_be_opened_is_told_at_the_first_step(run_of):
         next(loader)
 
 
+def test_a_worker_that_is_started_later_does_not_go_on_with_other_data(run_of, tmp_path):
+    config, told = run_of(data={"workers": 1}), []
+    lengths = SampleDataset.open(config, load_tokenizer(config.tokenizer.path)).lengths
+    with with_workers(config, lengths=lengths, tell=told.append) as loader:
+        next(loader)
+        (tmp_path / "data").rename(tmp_path / "moved away")
+        run_of(lengths=[30] * 9)  # in the same place
+        pid = loader.processes[0]
+        os.kill(pid, signal.SIGKILL)
+        wait_until(lambda: not is_running(pid))
+        message = rf"data\.sources\[0\]: .* holds [\d,]+ stream tokens, and {lengths[0]:,} when the run began"
+        with pytest.raises(DataError, match=message):
+            [next(loader) for _ in range(5)]  # after those that were prepared
+    assert len(told) == 1
+
+
 def test_a_fault_of_the_program_names_itself(run_of, capfd):
     config = run_of(data={"workers": 1})
     with (

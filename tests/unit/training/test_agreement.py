@@ -24,15 +24,17 @@ class TwoRanks:
 
 @pytest.fixture
 def agree(monkeypatch):
-    """An agreement of two ranks; the other one has the same counts, and these wishes, news and values to tell."""
+    """An agreement of two ranks; the other one has the same counts, and these wishes and news at each
+    meeting, and these values to tell."""
 
-    def make(*, wish=None, news=None, other=(0, 0), others=()):
-        def both(self, device, group, *, copies):
+    def make(*, wish=None, news=None, other=((0, 0),), others=()):
+        def both(self, numbers, device, group, *, copies):
             assert group is None
-            total = replace(self, stops=self.stops + other[0], news=self.news + other[1])
-            return replace(total, tokens=2 * self.tokens // copies)
+            totals = [mine + theirs for mine, theirs in zip(numbers, next(meetings), strict=True)]
+            return replace(self, tokens=2 * self.tokens // copies), totals
 
-        monkeypatch.setattr(Counts, "over_replicas", both)
+        meetings = iter(other)
+        monkeypatch.setattr(Counts, "with_totals", both)
         adopted, met = [], []
         agreement = Agreement(
             TwoRanks(others),
@@ -55,14 +57,14 @@ def test_where_nobody_wishes_anything_a_step_begins_with_the_counts_of_all(agree
 
 
 def test_the_wish_of_any_rank_stops_all_before_the_step(agree):
-    agreement, adopted, met = agree(other=(1, 0), others=["SIGTERM to rank 1 on node1"])
+    agreement, adopted, met = agree(other=[(1, 0)], others=["SIGTERM to rank 1 on node1"])
     with pytest.raises(StopWished, match="SIGTERM to rank 1 on node1"):
         agreement.start_step(Counts())
     assert (adopted, met) == ([], [True])
 
 
 def test_of_several_wishes_the_first_rank_s_is_told(agree):
-    agreement, _, _ = agree(wish="mine", other=(1, 0), others=["another"])
+    agreement, _, _ = agree(wish="mine", other=[(1, 0)], others=["another"])
     with pytest.raises(StopWished, match="mine"):
         agreement.start_step(Counts())
 
@@ -74,7 +76,7 @@ def test_news_of_the_first_rank_are_adopted_by_all_at_once(agree):
 
 
 def test_a_validation_looks_before_every_batch(agree):
-    agreement, _, met = agree(others=[None, None, "SIGINT to rank 1 on node1"])
+    agreement, _, met = agree(others=["SIGINT to rank 1 on node1"], other=[(0, 0), (0, 0), (1, 0)])
     seen = []
     with pytest.raises(StopWished, match="SIGINT"):
         list(map(seen.append, agreement.between("abcd")))

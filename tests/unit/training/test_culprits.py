@@ -4,6 +4,7 @@ import json
 
 import numpy as np
 
+from megatron_glm.errors import DataError
 from megatron_glm.training.culprits import Culprits
 
 SAMPLES = np.array([3, 5])
@@ -18,6 +19,14 @@ def test_the_leading_process_writes_a_line_a_sample(tmp_path):
 def test_other_processes_write_and_look_up_nothing(tmp_path):
     assert Culprits(tmp_path, lambda index: 1 / 0, leads=False)(7, SAMPLES) is None
     assert not list(tmp_path.iterdir())
+
+
+def test_where_the_data_cannot_be_read_the_run_goes_on(tmp_path):
+    def cut(index):
+        raise DataError("part_0.idx: ends at byte 8")
+
+    assert Culprits(tmp_path, cut, leads=True)(7, SAMPLES) is None
+    assert not list(tmp_path.rglob("*.jsonl"))
 
 
 def test_where_nothing_can_be_written_the_run_goes_on(tmp_path):

@@ -9,7 +9,7 @@ import torch
 
 from megatron_glm.errors import ConfigError
 from megatron_glm.training import fault_points
-from megatron_glm.training.fault_points import Fault, PlantedError, plant, read_faults
+from megatron_glm.training.fault_points import Fault, FaultPoints, PlantedError, read_faults
 from megatron_glm.training.progress import Progress
 
 
@@ -58,6 +58,13 @@ def test_a_fault_that_is_none_is_one_clear_line(text):
         read(text)
 
 
+def plant(faults, *, engine, loader, progress):
+    points = FaultPoints(faults, progress=progress)
+    points.plant_in_engine(engine)
+    points.plant_in_loader(loader)
+    return points
+
+
 def strike(phase, act, *, step=3, progress=2, kind="raise", training=True):
     """Whether an act of the engine or loader sets it off."""
     engine, loader = Engine(), Loader()
@@ -91,6 +98,21 @@ def test_it_strikes_once():
     with pytest.raises(PlantedError):
         loader._next()
     assert loader._next() == "step"
+
+
+def test_a_run_that_goes_back_and_opens_its_data_anew_has_those_that_did_not_strike_yet():
+    faults = [Fault("data", "raise", step=3), Fault("data", "raise", step=5)]
+    progress, loader = Progress(step=2), Loader()
+    points = plant(faults, engine=Engine(), loader=loader, progress=progress)
+    with pytest.raises(PlantedError):
+        loader._next()
+    progress.step, loader = 1, Loader()
+    points.plant_in_loader(loader)
+    for progress.step in (1, 2, 3):
+        assert loader._next() == "step"
+    progress.step = 4
+    with pytest.raises(PlantedError):
+        loader._next()
 
 
 def test_a_forward_pass_of_an_evaluation_is_one_of_its_own():

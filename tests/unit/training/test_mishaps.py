@@ -112,9 +112,19 @@ def test_a_run_rewinds_only_so_often_whatever_its_checkpoint_knew():
     for _ in range(2):
         with pytest.raises(RewindWished):
             run.step(9.0)
-        run.mishaps.load(checkpoint)
+        run.mishaps.go_back(checkpoint)
     with pytest.raises(DivergedError, match=r"after 2 rewinds \(train\.spikes\.rewinds\)"):
         run.step(9.0)
+
+
+def test_a_spike_that_no_checkpoint_lies_before_is_no_rewind():
+    run = Run(spikes={"policy": "rewind", "window": 8, "rewinds": 1})
+    run.steps(8)
+    for _ in range(4):
+        with pytest.raises(RewindWished):
+            run.step(9.0)
+        run.steps(2)
+    assert run.mishaps.state()["rewinds"] == 0
 
 
 def test_spikes_in_a_row_stop_a_run_that_makes_no_updates_of_them():

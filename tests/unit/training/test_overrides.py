@@ -68,3 +68,15 @@ def test_what_cannot_be_adopted_is_said_once_and_changes_nothing(watched, tmp_pa
     assert line.startswith(str(tmp_path / OVERRIDES_FILE))
     assert message in line
     assert line.endswith("nothing is changed")
+
+
+@pytest.mark.parametrize("kind", ["text", "directory"])
+def test_what_cannot_be_read_is_said_once_too_and_again_when_it_comes_back(watched, tmp_path, refusals, kind):
+    file = tmp_path / OVERRIDES_FILE
+    for _ in range(2):
+        file.mkdir() if kind == "directory" else file.write_bytes(b"floor: 0.2 # \xff\n")
+        assert [watched.news() for _ in range(3)] == [None] * 3
+        file.rmdir() if kind == "directory" else file.unlink()
+        assert watched.news() is None
+    assert len(refusals) == 2
+    assert all(line.startswith(f"{file}: cannot be read as UTF-8 text") for line in refusals)

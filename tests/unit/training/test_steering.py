@@ -67,6 +67,19 @@ def test_another_number_of_steps_begins_a_new_one_and_none_ends_it():
     assert Steering(config(), saved(first), first_step=22).rate(23) == schedule(23)
 
 
+@pytest.mark.parametrize(("loaded", "back_to"), [(20, 20), (20, 12), (0, 12)])
+def test_going_back_is_a_load_like_any_other_but_for_the_overrides(loaded, back_to):
+    before = Steering(config(rewarmup=4), None, first_step=0)
+    running = Steering(config(rewarmup=4), saved(before), first_step=loaded)
+    running.adopt({"learning_rate": 0.5, "floor": None})
+    running.go_back(saved(before), first_step=back_to)
+    resumed = Steering(config(rewarmup=4), saved(before), first_step=back_to)
+    assert running.overrides.learning_rate == 0.5
+    steps = range(back_to + 1, 40)
+    assert [running.rate(step) for step in steps] == pytest.approx([resumed.rate(step) / 2 for step in steps])
+    assert running.rate(back_to + 1) > 0
+
+
 def test_a_resume_goes_on_with_the_overrides():
     first = Steering(config(), None, first_step=0)
     first.adopt({"learning_rate": 0.5, "floor": None})

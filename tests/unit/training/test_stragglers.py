@@ -35,6 +35,15 @@ def test_an_interval_that_is_too_short_to_tell_is_not_judged():
     assert compare(told(0.1, 0.5, looks=19), steps=1, factor=1.5) is None
 
 
+def test_what_is_no_part_of_a_step_does_not_count():
+    with BusyClock() as clock:
+        with clock.paused():
+            time.sleep(0.3)
+        assert clock.take() == (pytest.approx(0.0, abs=0.11), pytest.approx(0, abs=2))  # a look at either end
+        time.sleep(0.3)
+        assert clock.take()[0] > 0.1
+
+
 def test_waiting_in_a_collective_is_not_busy(monkeypatch):
     collective = compile("def wait(sleep):\n    sleep(0.5)\n", dist.distributed_c10d.__file__, "exec")
     names = {}

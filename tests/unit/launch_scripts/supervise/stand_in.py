@@ -6,11 +6,14 @@ The ranks do what pretrain_glm.py does: a first signal makes them tell of their 
 
 import json
 import os
+import shutil
 import signal
 import subprocess
 import sys
 import time
 from pathlib import Path
+
+from megatron_glm.checkpoint.manifest import Manifest
 
 OUTPUT = Path(os.environ["STAND_IN_OUTPUT"])
 
@@ -28,6 +31,14 @@ def launcher(behaviour: str) -> None:
             time.sleep(0.02)
         end("the stop file")
         return
+    if behaviour == "loses its checkpoint":
+        checkpoint = OUTPUT / "checkpoints" / "step_00000004"
+        if start == 0:
+            checkpoint.mkdir(parents=True)
+            (checkpoint / "manifest.json").write_bytes(Manifest("run", 4, {}).to_json())
+        elif checkpoint.exists():
+            shutil.rmtree(checkpoint.parent)
+        sys.exit(2 if start == 2 else 1)
     place = {"WORLD_SIZE": "2", "MASTER_ADDR": "127.0.0.1"}
     ranks = [
         subprocess.Popen(

@@ -11,6 +11,8 @@ from pathlib import Path
 import pytest
 import yaml
 
+from launch_scripts.supervise.__main__ import build_parser
+
 HERE = Path(__file__).parent
 REPOSITORY = HERE.parents[3]
 STAND_IN = HERE / "stand_in.py"
@@ -104,7 +106,8 @@ def test_a_signal_reaches_the_ranks_and_neither_launcher_nor_workers(supervise, 
     assert code == 0
     told = sorted(line for line in run.notes() if "told" in line)
     assert told == [f"rank {rank} was told {number.name}" for rank in (0, 1)]
-    assert f"supervise: {number.name}: handed on to 2 ranks" in errors
+    assert f"supervise: {number.name}: handed on to 2 ranks; they have 300 s (--grace) to finish" in errors
+    assert "supervise: the launcher ended with 0; not started again: it stopped at step 1: a signal\n" in errors
     assert run.alive() == []
 
 
@@ -115,7 +118,7 @@ def test_where_no_rank_runs_on_this_machine_the_stop_file_is_made(supervise):
     run.process.send_signal(signal.SIGTERM)
     code, errors = run.finish()
     assert code == 0
-    assert "supervise: SIGTERM: made stop" in errors
+    assert f"SIGTERM: no rank runs on this machine; made {run.output / 'stop'} for those on others" in errors
 
 
 def test_a_run_that_fails_is_started_again_until_it_ends_well(supervise):
@@ -132,6 +135,31 @@ def test_restarts_are_limited(supervise):
     assert code == 1
     assert errors.count("start 2 in") == 1
     assert "start 3 in" not in errors
+    assert "not started again: 2 starts in a row have led to no newer checkpoint (--restarts 1)" in errors
+    assert "; newest checkpoint: none; exit code 1\n" in errors
+
+
+def test_a_signal_between_two_starts_ends_it(supervise):
+    run = supervise("fails twice", "--backoff", "60")
+    while "start 2 in 60 s" not in run.process.stderr.readline():
+        assert run.process.poll() is None
+    run.process.send_signal(signal.SIGTERM)
+    code, errors = run.finish()
+    assert code == 143
+    assert errors == "supervise: SIGTERM in the pause; not started again\n"
+
+
+def test_a_run_that_has_lost_its_checkpoints_is_not_begun_anew(supervise):
+    """A file system that is not mounted must not turn into a run from scratch."""
+    run = supervise("loses its checkpoint")
+    code, errors = run.finish()
+    assert code == 2
+    starts = [line.split(maxsplit=2)[1:] for line in run.notes()]
+    assert starts[0][1].startswith("--config") or "train.output=" in starts[0][1]
+    assert starts[1:] == [["1", "--resume must"], ["2", "--resume must"]]
+    newest = run.output / "checkpoints" / "step_00000004"
+    assert f"start 3 in 0.2 s, from {newest}; 2 of 5 without a newer checkpoint" in errors
+    assert "not started again: it cannot go on as it is" in errors
 
 
 def test_a_killed_launcher_leaves_no_orphans_and_is_started_again(supervise):
@@ -155,7 +183,7 @@ def test_ranks_that_do_not_end_are_killed_after_the_grace(supervise):
     run.process.send_signal(signal.SIGTERM)
     code, errors = run.finish()
     assert code == 143
-    assert "ending all processes of the run at once" in errors
+    assert "not ended after 0.5 s (--grace): killing all processes of the run" in errors
     assert run.alive() == []
 
 
@@ -175,9 +203,11 @@ def test_a_killed_supervisor_leaves_no_orphans(supervise):
     [
         (["deepspeed", "pretrain_glm.py"], "COMMAND: names no --config"),
         (["deepspeed", "pretrain_glm.py", "--config", "none.yaml"], "none.yaml: no such configuration file"),
+        (["no-launcher", "--config", "CONFIG"], "COMMAND: 'no-launcher' cannot be started (No such file or directory)"),
     ],
 )
-def test_a_command_without_a_configuration_is_refused(command, message):
+def test_a_command_that_cannot_be_is_refused(config, tmp_path, command, message):
+    command = [str(config) if part == "CONFIG" else part for part in command] + [f"train.output={tmp_path}"]
     search = f"{REPOSITORY}{os.pathsep}{REPOSITORY / 'kernels'}"
     done = subprocess.run(
         [sys.executable, "-m", "launch_scripts.supervise", "--", *command],
@@ -189,3 +219,11 @@ def test_a_command_without_a_configuration_is_refused(command, message):
     )
     assert done.returncode == 2
     assert done.stderr.startswith(f"error: {message}")
+
+
+@pytest.mark.parametrize("option", [("--restarts", "-1"), ("--backoff", "-2"), ("--grace", "nan"), ("--grace", "soon")])
+def test_an_option_that_cannot_be_is_refused(option, capsys):
+    with pytest.raises(SystemExit) as end:
+        build_parser().parse_args([f"{option[0]}={option[1]}", "--", "deepspeed"])
+    assert end.value.code == 2
+    assert option[0] in capsys.readouterr().err
