@@ -21,7 +21,7 @@ from pathlib import Path
 
 from benchmarks.origin import origin
 from megatron_glm.training.launchers import free_port
-from megatron_glm.training.metrics import read_metrics
+from megatron_glm.training.reports.metrics import read_metrics
 
 LAYOUTS: dict[str, tuple[int, Sequence[str]]] = {
     "1 process": (1, ["parallel.zero_stage=0"]),

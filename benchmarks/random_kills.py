@@ -28,7 +28,7 @@ from pathlib import Path
 from benchmarks.origin import origin
 from megatron_glm.checkpoint.discovery import find_checkpoint
 from megatron_glm.training.launchers import free_port
-from megatron_glm.training.metrics import read_metrics
+from megatron_glm.training.reports.metrics import read_metrics
 
 _PHASES = ("data", "worker", "forward", "backward", "optimizer", "save", "evaluation")
 _SAVE_INTERVAL = 5

@@ -27,10 +27,10 @@ from megatron_glm.objective.window import Window
 from megatron_glm.parallel.groups import make_groups
 from megatron_glm.parallel.layout import Layout
 from megatron_glm.tokenizer.base import SpecialTokens
-from megatron_glm.training.model_building import build_model
+from megatron_glm.training.engines.model_building import build_model
+from megatron_glm.training.engines.zero_engine import ZeroEngine
 from megatron_glm.training.objective_weights import objective_weights
 from megatron_glm.training.processes import distributed_processes
-from megatron_glm.training.zero_engine import ZeroEngine
 
 CONFIGS = Path(__file__).parents[2] / "configs"
 _ROLES = 7  # special tokens, at the end of the ids

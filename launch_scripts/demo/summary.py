@@ -6,8 +6,8 @@ import json
 from dataclasses import dataclass
 from pathlib import Path
 
-from megatron_glm.training.metrics import read_metrics
-from megatron_glm.training.reporting import short_number
+from megatron_glm.training.reports.metrics import read_metrics
+from megatron_glm.training.reports.reporting import short_number
 
 REQUIRED_GAIN_NATS = 1.0  # below the unigram entropy: what a model cannot reach without reading the context
 

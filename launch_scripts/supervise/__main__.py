@@ -32,9 +32,9 @@ from megatron_glm.checkpoint.locating import CHECKPOINTS
 from megatron_glm.command import run_command
 from megatron_glm.config.loading import load_config
 from megatron_glm.errors import ConfigError
+from megatron_glm.training.control.signals import SAME_SECONDS, STOP_SIGNALS
+from megatron_glm.training.control.stopping import END_FILE, STOP_FILE, read_end
 from megatron_glm.training.launchers import RESTARTS_VARIABLE
-from megatron_glm.training.signals import SAME_SECONDS, STOP_SIGNALS
-from megatron_glm.training.stopping import END_FILE, STOP_FILE, read_end
 
 _LOOK_SECONDS = 0.1
 _OVERRIDE = re.compile(r"[a-z]\w*(\.\w+)+=")

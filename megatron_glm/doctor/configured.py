@@ -21,8 +21,8 @@ from megatron_glm.parallel.layout import Layout
 from megatron_glm.parallel.ranks import Ranks
 from megatron_glm.tokenizer.base import Tokenizer
 from megatron_glm.tokenizer.loading import load_tokenizer
-from megatron_glm.training.model_building import check_divides
-from megatron_glm.training.reporting import short_number
+from megatron_glm.training.engines.model_building import check_divides
+from megatron_glm.training.reports.reporting import short_number
 
 _CHECKPOINTS = 2  # the newest stays until the next one is whole
 _BYTES_OF_A_VALUE = 4

@@ -14,7 +14,7 @@ from megatron_glm.errors import ConfigError
 from megatron_glm.parallel.groups import make_groups
 from megatron_glm.parallel.layout import Layout
 from megatron_glm.parallel.ranks import Ranks
-from megatron_glm.training.banner import versions
+from megatron_glm.training.reports.banner import versions
 
 
 def examine(config: Config | None, ranks: Ranks, before: Iterable[Finding] = ()) -> list[Finding]:

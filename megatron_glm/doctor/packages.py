@@ -13,7 +13,7 @@ from packaging.requirements import Requirement
 from packaging.version import Version
 
 from megatron_glm.doctor.finding import Finding
-from megatron_glm.training.apex import nvidia_apex
+from megatron_glm.training.engines.apex import nvidia_apex
 
 # A part of setup.py's, whose versions the tests run with stand in constraints.txt; a test compares them.
 REQUIREMENTS = ("torch>=2.10", "deepspeed>=0.19.3", "numpy>=2.0", "pydantic>=2.7", "safetensors>=0.5")

@@ -18,7 +18,7 @@ import torch
 from megatron_glm.checkpoint.format import Fragment
 from megatron_glm.data.loader import Loader
 from megatron_glm.errors import ConfigError
-from megatron_glm.training.engines import Engine
+from megatron_glm.training.engines.engine import Engine
 from megatron_glm.training.launchers import RESTARTS_VARIABLE
 from megatron_glm.training.progress import Progress
 

@@ -36,27 +36,27 @@ from megatron_glm.parallel.ranks import Ranks
 from megatron_glm.planning.stages import Division
 from megatron_glm.tokenizer.base import Tokenizer
 from megatron_glm.tokenizer.loading import load_tokenizer
-from megatron_glm.training.banner import banner, versions
-from megatron_glm.training.console import Console
-from megatron_glm.training.culprits import Culprits
-from megatron_glm.training.divergence import DivergedError, RewindWished
-from megatron_glm.training.engines import Engine, build_engine, row_capacity
+from megatron_glm.training.checkpoints.resuming import Start
+from megatron_glm.training.checkpoints.rewinding import Rewinder
+from megatron_glm.training.checkpoints.saved_state import saved_state, tokenizer_files
+from megatron_glm.training.checkpoints.saving import Saver
+from megatron_glm.training.checkpoints.starting import Beginning, begin, checkpoints_of, choose
+from megatron_glm.training.control.guard import Guard, watched
+from megatron_glm.training.control.steering import Steering
+from megatron_glm.training.control.stopping import End, forget_end, write_end
+from megatron_glm.training.engines.engine import Engine, build_engine, row_capacity
+from megatron_glm.training.engines.model_building import check_divides
+from megatron_glm.training.engines.replica_check import ReplicaError, check_replicas
+from megatron_glm.training.engines.stage_division import divide, saved_stages, stage_bounds
 from megatron_glm.training.fault_points import FaultPoints, read_faults
-from megatron_glm.training.guard import Guard, watched
+from megatron_glm.training.guards.culprits import Culprits
+from megatron_glm.training.guards.divergence import DivergedError, RewindWished
+from megatron_glm.training.guards.mishaps import Mishaps
 from megatron_glm.training.launchers import process_count
-from megatron_glm.training.mishaps import Mishaps
-from megatron_glm.training.model_building import check_divides
 from megatron_glm.training.processes import distributed_processes
 from megatron_glm.training.progress import Progress
-from megatron_glm.training.replica_check import ReplicaError, check_replicas
-from megatron_glm.training.resuming import Start
-from megatron_glm.training.rewinding import Rewinder
-from megatron_glm.training.saved_state import saved_state, tokenizer_files
-from megatron_glm.training.saving import Saver
-from megatron_glm.training.stage_division import divide, saved_stages, stage_bounds
-from megatron_glm.training.starting import Beginning, begin, checkpoints_of, choose
-from megatron_glm.training.steering import Steering
-from megatron_glm.training.stopping import End, forget_end, write_end
+from megatron_glm.training.reports.banner import banner, versions
+from megatron_glm.training.reports.console import Console
 from megatron_glm.training.trainer import Trainer
 
 

@@ -19,17 +19,17 @@ from megatron_glm.config.schema import Config
 from megatron_glm.data.batch import Batch
 from megatron_glm.data.loader import Loader, Step
 from megatron_glm.objective.sample import Objective
-from megatron_glm.training.divergence import DivergedError, RewindWished
-from megatron_glm.training.engines import Engine
-from megatron_glm.training.exact_loss import Counts, LossAverage, mean_by_objective, sums_over_replicas
-from megatron_glm.training.guard import Guard
-from megatron_glm.training.mishaps import Mishaps
+from megatron_glm.training.checkpoints.saving import Saver
+from megatron_glm.training.control.guard import Guard
+from megatron_glm.training.control.stopping import StopWished
+from megatron_glm.training.engines.engine import Engine
+from megatron_glm.training.engines.exact_loss import Counts, LossAverage, mean_by_objective, sums_over_replicas
+from megatron_glm.training.guards.divergence import DivergedError, RewindWished
+from megatron_glm.training.guards.mishaps import Mishaps
+from megatron_glm.training.guards.spikes import StepLoss
 from megatron_glm.training.objective_weights import combine, objective_weights
 from megatron_glm.training.progress import Progress
-from megatron_glm.training.saving import Saver
 from megatron_glm.training.schedule import embedding_gradient_factor
-from megatron_glm.training.spikes import StepLoss
-from megatron_glm.training.stopping import StopWished
 
 
 @dataclass

@@ -19,8 +19,8 @@ from megatron_glm.training.launchers import free_port
 _PRELOAD = [
     "torch",
     "deepspeed",
-    "megatron_glm.training.zero_engine",
-    "megatron_glm.training.pipeline_engine",
+    "megatron_glm.training.engines.zero_engine",
+    "megatron_glm.training.engines.pipeline_engine",
 ]
 _POLL_SECONDS = 0.05
 

@@ -10,8 +10,8 @@ import torch
 import torch.distributed as dist
 from deepspeed.accelerator import get_accelerator
 
-from megatron_glm.training.pipeline_engine import PipelineEngine
-from megatron_glm.training.zero_engine import ZeroEngine
+from megatron_glm.training.engines.pipeline_engine import PipelineEngine
+from megatron_glm.training.engines.zero_engine import ZeroEngine
 from tests.endtoend import pretraining_cases as cases
 
 KIND = (ZeroEngine, PipelineEngine)

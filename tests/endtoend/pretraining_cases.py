@@ -9,7 +9,7 @@ from deepspeed.accelerator import get_accelerator
 
 from megatron_glm.config.loading import load_config
 from megatron_glm.errors import UserError
-from megatron_glm.training import zero_engine
+from megatron_glm.training.engines import zero_engine
 from megatron_glm.training.pretraining import pretrain
 
 

@@ -22,9 +22,9 @@ from megatron_glm.cli import main
 from megatron_glm.config.loading import config_from_tree
 from megatron_glm.config.schema import Overrides
 from megatron_glm.errors import UserError
-from megatron_glm.training.metrics import MetricsLog
-from megatron_glm.training.overrides import OverridesFile
-from megatron_glm.training.stopping import END_FILE, read_end
+from megatron_glm.training.control.overrides import OverridesFile
+from megatron_glm.training.control.stopping import END_FILE, read_end
+from megatron_glm.training.reports.metrics import MetricsLog
 from tests.distributed.ranks import run_ranks
 from tests.endtoend import pretraining_cases as cases
 from tests.endtoend.corpus import make_corpus

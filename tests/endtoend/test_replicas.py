@@ -4,7 +4,7 @@ import pytest
 import torch
 
 from megatron_glm.checkpoint.discovery import scan_checkpoints
-from megatron_glm.training.zero_engine import ZeroEngine
+from megatron_glm.training.engines.zero_engine import ZeroEngine
 from tests.distributed.ranks import run_ranks
 from tests.endtoend import pretraining_cases as cases
 from tests.endtoend.corpus import make_corpus

@@ -11,8 +11,8 @@ from pathlib import Path
 import pytest
 
 from launch_scripts.supervise.process_tree import descendants, ranks_below
+from megatron_glm.training.control.stopping import read_end
 from megatron_glm.training.launchers import free_port
-from megatron_glm.training.stopping import read_end
 from tests.faults.conftest import hashes, newest, records
 
 pytestmark = [pytest.mark.faults, pytest.mark.distributed]

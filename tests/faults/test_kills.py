@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from megatron_glm.training.stopping import read_end
+from megatron_glm.training.control.stopping import read_end
 from tests.faults.conftest import hashes, newest, records
 
 pytestmark = [pytest.mark.faults, pytest.mark.distributed]

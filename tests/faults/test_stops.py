@@ -2,7 +2,7 @@
 
 import pytest
 
-from megatron_glm.training.stopping import STOP_FILE, read_end
+from megatron_glm.training.control.stopping import STOP_FILE, read_end
 from tests.faults.conftest import STEPS, hashes, newest, records
 
 pytestmark = [pytest.mark.faults, pytest.mark.distributed]

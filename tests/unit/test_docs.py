@@ -105,9 +105,9 @@ def test_every_key_of_a_metrics_record_is_explained():
     functions = {
         "trainer.py": {"_training_record", "validate", "_stop"},
         "progress.py": {"position"},
-        "mishaps.py": {"_tell_not_finite", "_tell_spike", "_tell"},
-        "rewinding.py": {"__call__"},
-        "stragglers.py": {"compare"},
+        "guards/mishaps.py": {"_tell_not_finite", "_tell_spike", "_tell"},
+        "checkpoints/rewinding.py": {"__call__"},
+        "guards/stragglers.py": {"compare"},
         "pretraining.py": {"_announce"},
     }
     keys = set()

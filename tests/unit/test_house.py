@@ -27,6 +27,18 @@ LEVELS = (
 )
 LEVEL = {package: number for number, packages in enumerate(LEVELS) for package in packages}
 
+# The same inside megatron_glm/training: its rooms, and the files that stand beside them.
+ROOMS = (
+    {"pretraining"},
+    {"trainer"},
+    {"checkpoints"},
+    {"control"},
+    {"guards", "reports", "fault_points"},
+    {"engines"},
+    {"processes", "objective_weights", "progress", "schedule"},
+    {"launchers"},
+)
+
 # The interface of a command, described once in megatron_glm/command.py and cli.py.
 COMMAND_INTERFACE = {"main", "run", "add_arguments"}
 
@@ -79,6 +91,18 @@ def test_imports_point_down_only():
         for module in imported(file):
             other = package_of(module)
             if other is not None and other != own and LEVEL[other] <= LEVEL[own]:
+                upward.append(f"{shown(file)} imports {module}")
+    assert upward == []
+
+
+def test_inside_training_imports_point_down_only():
+    level = {room: number for number, rooms in enumerate(ROOMS) for room in rooms}
+    upward = []
+    for file in python_files("megatron_glm/training"):
+        own = file.relative_to(REPOSITORY / "megatron_glm/training").with_suffix("").parts[0]
+        for module in imported(file):
+            other = module.removeprefix("megatron_glm.training.").split(".")[0]
+            if module.startswith("megatron_glm.training.") and other != own and level[other] <= level[own]:
                 upward.append(f"{shown(file)} imports {module}")
     assert upward == []
 

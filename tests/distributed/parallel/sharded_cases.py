@@ -13,7 +13,7 @@ from megatron_glm.data.batch import collate
 from megatron_glm.model.glm import GLM
 from megatron_glm.objective.sample import Objective
 from megatron_glm.parallel.sharding import shard_model
-from megatron_glm.training.loss_module import WeightedLoss
+from megatron_glm.training.engines.loss_module import WeightedLoss
 from megatron_glm.training.processes import distributed_processes
 from tests.distributed.training.cases import NUM_IDS, sample
 

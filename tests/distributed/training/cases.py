@@ -17,12 +17,12 @@ from megatron_glm.parallel.groups import Groups, make_groups
 from megatron_glm.parallel.layout import Layout
 from megatron_glm.parallel.ranks import Ranks
 from megatron_glm.planning.stages import pipeline_stages
-from megatron_glm.training.exact_loss import Counts, sums_over_replicas
-from megatron_glm.training.model_building import build_model
+from megatron_glm.training.engines.exact_loss import Counts, sums_over_replicas
+from megatron_glm.training.engines.model_building import build_model
+from megatron_glm.training.engines.pipeline_engine import PipelineEngine
+from megatron_glm.training.engines.zero_engine import ZeroEngine
 from megatron_glm.training.objective_weights import combine, objective_weights
-from megatron_glm.training.pipeline_engine import PipelineEngine
 from megatron_glm.training.processes import distributed_processes
-from megatron_glm.training.zero_engine import ZeroEngine
 
 Engine = ZeroEngine | PipelineEngine
 

@@ -12,7 +12,7 @@ from megatron_glm.checkpoint.writing import save_checkpoint
 from megatron_glm.config.schema import Config
 from megatron_glm.parallel.groups import Groups
 from megatron_glm.parallel.ranks import DistributedRanks
-from megatron_glm.training.load_proof import prove_loaded
+from megatron_glm.training.engines.load_proof import prove_loaded
 from tests.distributed.training import cases
 
 FIRST_STEPS = 3

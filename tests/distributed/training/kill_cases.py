@@ -31,8 +31,8 @@ from megatron_glm.config import schema
 from megatron_glm.config.schema import Config
 from megatron_glm.parallel.groups import Groups
 from megatron_glm.parallel.ranks import DistributedRanks
-from megatron_glm.training import saving
-from megatron_glm.training.load_proof import prove_loaded
+from megatron_glm.training.checkpoints import saving
+from megatron_glm.training.engines.load_proof import prove_loaded
 from megatron_glm.training.progress import Progress
 from tests.distributed.ranks import run_ranks
 from tests.distributed.training import cases, layouts

@@ -5,7 +5,7 @@ from __future__ import annotations
 from megatron_glm.config.schema import Config
 from megatron_glm.parallel.groups import make_groups
 from megatron_glm.parallel.layout import Layout
-from megatron_glm.training.layer_timing import measured_costs
+from megatron_glm.training.engines.layer_timing import measured_costs
 from megatron_glm.training.processes import distributed_processes
 from tests.distributed.training import cases
 

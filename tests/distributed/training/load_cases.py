@@ -13,8 +13,8 @@ from megatron_glm.config.schema import Config
 from megatron_glm.errors import UserError
 from megatron_glm.parallel.groups import Groups
 from megatron_glm.parallel.ranks import DistributedRanks
-from megatron_glm.training.engine_state import local_parts
-from megatron_glm.training.load_proof import prove_loaded
+from megatron_glm.training.engines.engine_state import local_parts
+from megatron_glm.training.engines.load_proof import prove_loaded
 from tests.distributed.training import cases
 
 

@@ -18,14 +18,14 @@ from megatron_glm.data.batch import Batch, collate
 from megatron_glm.data.loader import Step, step_indices
 from megatron_glm.parallel.cuts import Shard
 from megatron_glm.parallel.layout import Layout
-from megatron_glm.training.exact_loss import Counts, sums_over_replicas
-from megatron_glm.training.guard import Guard, watched
-from megatron_glm.training.mishaps import Mishaps
+from megatron_glm.training.control.guard import Guard, watched
+from megatron_glm.training.control.steering import Steering
+from megatron_glm.training.engines.exact_loss import Counts, sums_over_replicas
+from megatron_glm.training.guards.mishaps import Mishaps
 from megatron_glm.training.objective_weights import combine, objective_weights
 from megatron_glm.training.processes import distributed_processes
 from megatron_glm.training.progress import Progress
 from megatron_glm.training.schedule import embedding_gradient_factor
-from megatron_glm.training.steering import Steering
 from megatron_glm.training.trainer import DivergedError, Trainer
 from tests.distributed.training import cases
 

@@ -16,8 +16,8 @@ from megatron_glm.errors import CheckpointError
 from megatron_glm.files import Files
 from megatron_glm.parallel.groups import Groups
 from megatron_glm.parallel.ranks import DistributedRanks
+from megatron_glm.training.checkpoints.saving import Saver
 from megatron_glm.training.progress import Progress
-from megatron_glm.training.saving import Saver
 from tests.distributed.training import cases
 
 

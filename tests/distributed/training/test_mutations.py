@@ -10,8 +10,8 @@ import pytest
 import torch.distributed as dist
 
 from megatron_glm.parallel.loss import parallel_linear_cross_entropy
-from megatron_glm.training.exact_loss import Counts
-from megatron_glm.training.loss_module import WeightedLoss
+from megatron_glm.training.engines.exact_loss import Counts
+from megatron_glm.training.engines.loss_module import WeightedLoss
 from tests.distributed.ranks import run_ranks
 from tests.distributed.training import cases, layouts
 
@@ -57,7 +57,7 @@ def padding_in_the_softmax(hidden, weight, target_ids, *, num_valid, group, **op
 MUTATIONS = {
     "mean of means": (
         mean_of_means,
-        "megatron_glm.training.exact_loss.Counts.over_replicas",
+        "megatron_glm.training.engines.exact_loss.Counts.over_replicas",
         {"stage": 1, "micro": 2},
         "gradient",
     ),
@@ -69,25 +69,25 @@ MUTATIONS = {
     ),
     "tied gradient not summed": (
         no_tie,
-        "megatron_glm.training.pipeline_module.StagePipeline.get_tied_weights_and_groups",
+        "megatron_glm.training.engines.pipeline_module.StagePipeline.get_tied_weights_and_groups",
         {"stage": 0, "micro": 4, "pipeline": 2},
         "gradient",
     ),
     "replicated parameters counted twice in the norm, ours": (
         all_are_shards,
-        "megatron_glm.training.zero_engine.mark_shards",
+        "megatron_glm.training.engines.zero_engine.mark_shards",
         {"stage": 0, "micro": 4, "tensor": 2},
         "norm",
     ),
     "replicated parameters counted twice in the norm, DeepSpeed's": (
         all_are_shards,
-        "megatron_glm.training.zero_engine.mark_shards",
+        "megatron_glm.training.engines.zero_engine.mark_shards",
         {"stage": 1, "micro": 4, "tensor": 2},
         "norm",
     ),
     "dropout seeded by rank": (
         loss_seeded_by_rank,
-        "megatron_glm.training.zero_engine.WeightedLoss",
+        "megatron_glm.training.engines.zero_engine.WeightedLoss",
         {"stage": 1, "micro": 2},
         "gradient",
     ),

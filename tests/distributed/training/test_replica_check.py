@@ -6,7 +6,7 @@ import pytest
 import torch
 
 from megatron_glm.parallel.ranks import DistributedRanks
-from megatron_glm.training.replica_check import ReplicaError, check_replicas, content_hash
+from megatron_glm.training.engines.replica_check import ReplicaError, check_replicas, content_hash
 from tests.distributed.ranks import run_ranks
 from tests.distributed.training import cases, layouts
 

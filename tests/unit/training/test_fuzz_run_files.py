@@ -6,9 +6,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from megatron_glm.config.schema import Overrides
-from megatron_glm.training.metrics import MetricsLog, read_metrics
-from megatron_glm.training.overrides import OVERRIDES_FILE, OverridesFile
-from megatron_glm.training.stopping import END_FILE, End, read_end
+from megatron_glm.training.control.overrides import OVERRIDES_FILE, OverridesFile
+from megatron_glm.training.control.stopping import END_FILE, End, read_end
+from megatron_glm.training.reports.metrics import MetricsLog, read_metrics
 from tests.damage import damaged, damaged_tree, to_json
 from tests.fuzzing import bounded, fuzz, fuzz_test
 

@@ -1,0 +1,92 @@
+"""Going back to the last checkpoint within a run, when the steps since then have spoilt the weights."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+from megatron_glm.checkpoint.discovery import scan_checkpoints
+from megatron_glm.checkpoint.reading import CheckpointReader
+from megatron_glm.checkpoint.together import together
+from megatron_glm.data.skip_list import SkipList
+from megatron_glm.parallel.groups import Groups
+from megatron_glm.parallel.ranks import Ranks
+from megatron_glm.training.checkpoints.starting import take_up
+from megatron_glm.training.control.steering import Steering
+from megatron_glm.training.engines.engine import Engine
+from megatron_glm.training.guards.divergence import RewindWished
+from megatron_glm.training.guards.mishaps import Mishaps
+from megatron_glm.training.progress import Progress
+
+
+class Rewinder:
+    """Every rank calls it together with the others, while no save is under way.
+
+    Args:
+        directory: of the run's checkpoints.
+        progress: that of the trainer, which changes.
+        forget: is told the step of the checkpoint and its newest validation; what came later was never so.
+        record: takes each metrics record, on every rank.
+    """
+
+    def __init__(
+        self,
+        engine: Engine,
+        mishaps: Mishaps,
+        steering: Steering,
+        *,
+        directory: Path,
+        run_id: str,
+        groups: Groups,
+        ranks: Ranks,
+        progress: Progress,
+        forget: Callable[[int, dict | None], None],
+        record: Callable[[dict[str, Any]], None],
+    ):
+        self._engine = engine
+        self._mishaps = mishaps
+        self._steering = steering
+        self._directory = directory
+        self._run_id = run_id
+        self._groups = groups
+        self._ranks = ranks
+        self._progress = progress
+        self._forget = forget
+        self._record = record
+
+    def __call__(self, wish: RewindWished) -> bool:
+        """Take up weights, moments and place in the data again, and leave the samples out: whether that could be.
+
+        Raises:
+            CheckpointError: the checkpoints cannot be read, or what was loaded is not what was saved; on all ranks.
+        """
+        what = f"step {self._progress.step}: no way back"
+        found, damaged = together(self._ranks, what, lambda: self._newest() if self._ranks.rank == 0 else None)[0]
+        if found is None:
+            self._warn(*damaged, f"no checkpoint of this run in {self._directory} to go back to; the step is skipped")
+            return False
+        left = self._progress.step
+        checkpoint, saved = take_up(Path(found), self._engine, groups=self._groups, ranks=self._ranks)
+        skipped = (max(saved.samples, wish.end - wish.samples), wish.end)
+        skips = SkipList.of([*self._progress.skip_samples, *saved.skip_samples, skipped])
+        self._progress.become(saved, skip_samples=skips.ranges)
+        self._mishaps.go_back(checkpoint.state["mishaps"])
+        self._steering.go_back(checkpoint.state["steering"], first_step=saved.step)
+        self._forget(saved.step, checkpoint.state["validation"])
+        self._warn(*damaged)
+        told = {"from_step": left, "path": found, "ranges": [list(skipped)]}
+        self._record({"kind": "rewind", **self._progress.position(), **told})
+        return True
+
+    def _newest(self) -> tuple[str | None, list[str]]:
+        """The checkpoint to go back to, and what to say about newer ones."""
+        scan = scan_checkpoints(self._directory, hashes=True)
+        damaged = [f"passed over {rejected.path}: {rejected.reason}" for rejected in scan.rejected]
+        if scan.newest is None or CheckpointReader(scan.newest, verify=False).run_id != self._run_id:
+            return None, damaged
+        return str(scan.newest), damaged
+
+    def _warn(self, *texts: str) -> None:
+        for text in texts:
+            self._record({"kind": "warning", **self._progress.position(), "text": text})
