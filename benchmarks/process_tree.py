@@ -28,9 +28,9 @@ def tree(root: int) -> list[int]:
 
 
 def is_alive(process: int) -> bool:
-    """Whether the process runs; one that waits to be reaped does not."""
+    """Whether the process runs; one that has ended and waits to be reaped does not."""
     try:
-        return (_PROC / str(process) / "stat").read_text().rpartition(")")[2].split()[0] != "Z"
+        return (_PROC / str(process) / "stat").read_text().rpartition(")")[2].split()[0] not in "ZX"
     except OSError:
         return False
 

@@ -10,6 +10,7 @@ from pathlib import Path
 
 import pytest
 
+from benchmarks.process_tree import is_alive
 from launch_scripts.supervise.process_tree import descendants, ranks_below
 from megatron_glm.training.control.stopping import read_end
 from megatron_glm.training.launchers import free_port
@@ -46,14 +47,7 @@ class Started:
         return self.process.returncode
 
     def left(self):
-        return [pid for pid in self.seen if _is_alive(pid)]
-
-
-def _is_alive(pid):
-    try:
-        return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] not in "ZX"
-    except OSError:
-        return False
+        return [pid for pid in self.seen if is_alive(pid)]
 
 
 @pytest.fixture

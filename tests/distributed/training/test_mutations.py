@@ -20,10 +20,10 @@ pytestmark = pytest.mark.distributed
 MARGIN = 100  # a bug must exceed the bound of its comparison by this factor
 
 
-def mean_of_means(counts, device, group, *, copies):
+def mean_of_means(counts, numbers, device, group, *, copies):
     """Every replica divides by its own targets, and the replicas' means are averaged."""
     size = dist.get_world_size(group)
-    return Counts(tuple(number * size for number in counts.targets), counts.tokens, counts.yielded)
+    return Counts(tuple(number * size for number in counts.targets), counts.tokens, counts.yielded), list(numbers)
 
 
 def no_reduction(values, group):
@@ -57,7 +57,7 @@ def padding_in_the_softmax(hidden, weight, target_ids, *, num_valid, group, **op
 MUTATIONS = {
     "mean of means": (
         mean_of_means,
-        "megatron_glm.training.engines.exact_loss.Counts.over_replicas",
+        "megatron_glm.training.engines.exact_loss.Counts.with_totals",
         {"stage": 1, "micro": 2},
         "gradient",
     ),

@@ -11,6 +11,7 @@ from pathlib import Path
 import pytest
 import yaml
 
+from benchmarks.process_tree import is_alive
 from launch_scripts.supervise.__main__ import build_parser
 
 HERE = Path(__file__).parent
@@ -60,14 +61,7 @@ class Supervised:
     def alive(self):
         """Processes of the run that are left."""
         pids = [int(pid) for pids in re.findall(r"rank \d (\d+) (\d+)", "\n".join(self.notes())) for pid in pids]
-        return [pid for pid in pids if _is_alive(pid)]
-
-
-def _is_alive(pid):
-    try:
-        return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] not in "ZX"
-    except OSError:
-        return False
+        return [pid for pid in pids if is_alive(pid)]
 
 
 @pytest.fixture
@@ -170,7 +164,7 @@ def test_a_killed_launcher_leaves_no_orphans_and_is_started_again(supervise):
     deadline = time.monotonic() + 30
     while len([line for line in run.notes() if line.startswith("start")]) < 2 and time.monotonic() < deadline:
         time.sleep(0.02)
-    assert not any(_is_alive(pid) for pids in ranks for pid in pids)
+    assert not any(is_alive(pid) for pids in ranks for pid in pids)
     run.ranks()
     run.process.send_signal(signal.SIGTERM)
     assert run.finish()[0] == 0
