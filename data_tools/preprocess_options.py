@@ -6,6 +6,8 @@ import argparse
 from pathlib import Path
 from typing import Any
 
+from megatron_glm.command import count_or_none
+
 DEFAULT_SHARD_TOKENS = 1 << 28
 _NO_OPTIONS_OF_A_REQUEST = ("dry_run", "debug")
 
@@ -65,14 +67,6 @@ def share(text: str) -> float:
     value = float(text)
     if not 0 <= value < 1:
         raise argparse.ArgumentTypeError(f"{text} is not a share, 0 <= P < 1")
-    return value
-
-
-def count_or_none(text: str) -> int:
-    """A count of 0 or more, as argparse reads it."""
-    value = int(text)
-    if value < 0:
-        raise argparse.ArgumentTypeError(f"{text} is not a count of 0 or more")
     return value
 
 

@@ -49,3 +49,11 @@ def _line(text: str) -> str:
 def printable(text: str) -> str:
     """The text with escapes for all that moves a terminal's cursor or rings its bell: files may hold anything."""
     return "".join(sign if sign.isprintable() else sign.encode("unicode_escape").decode() for sign in text)
+
+
+def count_or_none(text: str) -> int:
+    """A count of 0 or more, as argparse reads it."""
+    value = int(text)
+    if value < 0:
+        raise argparse.ArgumentTypeError(f"{text} is not a count of 0 or more")
+    return value

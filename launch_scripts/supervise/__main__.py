@@ -29,7 +29,7 @@ from launch_scripts.supervise.process_tree import (
 )
 from megatron_glm.checkpoint.discovery import find_checkpoint
 from megatron_glm.checkpoint.locating import CHECKPOINTS
-from megatron_glm.command import run_command
+from megatron_glm.command import count_or_none, run_command
 from megatron_glm.config.loading import load_config
 from megatron_glm.errors import ConfigError
 from megatron_glm.training.control.signals import SAME_SECONDS, STOP_SIGNALS
@@ -47,7 +47,9 @@ def build_parser() -> argparse.ArgumentParser:
         description="Start a run, hand signals on to its ranks, and start it again from its newest checkpoint.",
         epilog="Exit code: 0 if the run finished or was stopped by wish, else that of its last start.",
     )
-    parser.add_argument("--restarts", type=_count, default=5, help="in a row without a newer checkpoint; default: 5")
+    parser.add_argument(
+        "--restarts", type=count_or_none, default=5, help="in a row without a newer checkpoint; default: 5"
+    )
     parser.add_argument("--backoff", type=_seconds, default=5.0, help="before the first, doubled after it; default: 5")
     parser.add_argument(
         "--grace",
@@ -198,13 +200,6 @@ class Supervisor:
         with suppress(OSError):
             return (self._output / END_FILE).stat().st_mtime_ns
         return None
-
-
-def _count(text: str) -> int:
-    value = int(text)
-    if value < 0:
-        raise argparse.ArgumentTypeError(f"{text} is not a count of 0 or more")
-    return value
 
 
 def _seconds(text: str) -> float:
