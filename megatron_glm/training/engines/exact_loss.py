@@ -52,6 +52,17 @@ class Counts:
         return Counts(tuple(targets), tokens, yielded), sums[len(mine) :]
 
 
+def summing_weights(weights: Sequence[float], parts: int, device: torch.device) -> Tensor:
+    """The weight of a target token by objective, fp32 [3], under which DeepSpeed's gradients are those of the sum.
+
+    DeepSpeed divides by the accumulation and averages over replicas; the exact loss is a plain sum.
+
+    Args:
+        parts: replicas × accumulation.
+    """
+    return torch.tensor(weights, dtype=torch.float32, device=device) * float(parts)
+
+
 def sums_over_replicas(sums: Tensor, group: dist.ProcessGroup | None, *, copies: int = 1) -> tuple[float, ...]:
     """Summed nll by objective over all replicas: fp64 [3] of each -> three numbers, equal on all.
 

@@ -24,7 +24,7 @@ from megatron_glm.training.engines.clipping import clip_gradients
 from megatron_glm.training.engines.deepspeed_json import deepspeed_json
 from megatron_glm.training.engines.deepspeed_start import start_deepspeed
 from megatron_glm.training.engines.dropped_update import dropped_update
-from megatron_glm.training.engines.exact_loss import Counts
+from megatron_glm.training.engines.exact_loss import Counts, summing_weights
 from megatron_glm.training.engines.loss_scale import LossScale
 from megatron_glm.training.engines.optimizer import build_optimizer
 from megatron_glm.training.engines.pipeline_module import StageLoss, StagePipeline
@@ -83,9 +83,7 @@ class PipelineEngine(StatefulEngine):
             embedding_gradient: factor of what reaches the word table from the input.
         """
         self._engine.train()
-        # DeepSpeed divides by the accumulation and averages over replicas; the exact loss is a plain sum.
-        scale = float(self._groups.layout.data * self._accumulation)
-        weight = torch.tensor(weights, dtype=torch.float32, device=self.device) * scale
+        weight = summing_weights(weights, self._groups.layout.data * self._accumulation, self.device)
         return self._over_stages(self._run(GradientSchedule, batches, weight, embedding_gradient))
 
     def update(self, learning_rate: float) -> float | None:

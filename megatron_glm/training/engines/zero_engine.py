@@ -21,7 +21,7 @@ from megatron_glm.training.engines.clipping import clip_gradients
 from megatron_glm.training.engines.deepspeed_json import deepspeed_json
 from megatron_glm.training.engines.deepspeed_start import start_deepspeed
 from megatron_glm.training.engines.dropped_update import dropped_update, forget_gradients
-from megatron_glm.training.engines.exact_loss import Counts
+from megatron_glm.training.engines.exact_loss import Counts, summing_weights
 from megatron_glm.training.engines.loss_module import WeightedLoss
 from megatron_glm.training.engines.loss_scale import LossScale
 from megatron_glm.training.engines.model_parallel_unit import ModelParallelUnit
@@ -71,9 +71,7 @@ class ZeroEngine(StatefulEngine):
             embedding_gradient: factor of what reaches the word table from the input.
         """
         self._engine.train()
-        # DeepSpeed divides by the accumulation and averages over replicas; the exact loss is a plain sum.
-        scale = float(self._groups.layout.data * self._accumulation)
-        weight = torch.tensor(weights, dtype=torch.float32, device=self.device) * scale
+        weight = summing_weights(weights, self._groups.layout.data * self._accumulation, self.device)
         sums = torch.zeros(len(Objective), dtype=torch.float64, device=self.device)
         for number, batch in enumerate(batches, start=1):
             # Its own count of micro-batches knows one number for all steps.
