@@ -16,7 +16,7 @@ from pathlib import Path
 import numpy as np
 
 from benchmarks.recombined_text import Corpus, facts
-from megatron_glm.tokenizer.engines import has_no_new_letters
+from megatron_glm.tokenizer.new_letters import has_no_new_letters
 
 SUFFIXES = (".py", ".pyi", ".md", ".rst", ".txt", ".html")
 _LEAST, _LARGEST = 200, 1_000_000  # bytes; smaller files are stubs, larger ones tables

@@ -12,6 +12,7 @@ from dataclasses import dataclass
 from itertools import accumulate, pairwise
 from typing import TYPE_CHECKING
 
+from data_tools.parquet_footer import row_group_begins
 from megatron_glm.errors import DataError
 
 if TYPE_CHECKING:
@@ -70,9 +71,12 @@ def _reading(path: str) -> Iterator[None]:
     try:
         yield
     except (pyarrow.ArrowException, OSError, UnicodeDecodeError) as error:  # the last of a column's name
-        kind = "Parquet file" if path.endswith(_PARQUET) else "Arrow stream"
-        reason = " ".join(str(error).split())
-        raise DataError(f"{path}: not a whole {kind} ({reason}); fetch it again") from error
+        raise _damaged(path, error) from error
+
+
+def _damaged(path: str, reason: object) -> DataError:
+    kind = "Parquet file" if path.endswith(_PARQUET) else "Arrow stream"
+    return DataError(f"{path}: not a whole {kind} ({' '.join(str(reason).split())}); fetch it again")
 
 
 def _parquet_layout(path: str) -> tuple[list[int], list[int]]:
@@ -80,17 +84,17 @@ def _parquet_layout(path: str) -> tuple[list[int], list[int]]:
     from pyarrow.parquet import ParquetFile
 
     with ParquetFile(path) as file:
-        groups = [file.metadata.row_group(number) for number in range(file.metadata.num_row_groups)]
-        begins = [_first_byte(group) for group in groups]
-        rows = list(accumulate(group.num_rows for group in groups))
+        counts = [file.metadata.row_group(number).num_rows for number in range(file.metadata.num_row_groups)]
+    try:
+        begins = row_group_begins(path)
+    except ValueError as error:
+        raise _damaged(path, error) from error
+    if len(begins) != len(counts) or min(counts, default=0) < 0:
+        raise _damaged(path, f"row groups of {counts} rows, which begin at {begins}")
+    rows = list(accumulate(counts))
     if any(begin >= following for begin, following in pairwise(begins)):  # allowed, but no writer is known to do so
         rows, begins = rows[-1:], begins[:1]
     return rows or [0], [*begins[1:], os.path.getsize(path)]
-
-
-def _first_byte(group: pyarrow.parquet.RowGroupMetaData) -> int:
-    columns = (group.column(number) for number in range(group.num_columns))
-    return min((column.dictionary_page_offset or column.data_page_offset for column in columns), default=0)
 
 
 def _parquet_columns(path: str, start: int, stop: int, text_key: str) -> Iterator[pyarrow.Array]:

@@ -16,8 +16,9 @@ import numpy as np
 
 from data_tools.documents import DocumentReader, Malformed
 from data_tools.inputs import Documents, InputFile, Range, cut, cut_at, whole
-from data_tools.units import batches, is_empty
-from megatron_glm.data.manifest import Options
+from data_tools.units import is_empty
+from megatron_glm.checkpoint.description import size_text
+from megatron_glm.data.manifest import DedupePolicy, Options
 from megatron_glm.data.pair_format import dtype_for
 from megatron_glm.errors import DataError
 from megatron_glm.files import temporary_name
@@ -101,7 +102,7 @@ def check_disk(expected: Estimate, output: Path) -> None:
     """
     if expected.disk_bytes > (free := available_bytes(output)):
         raise DataError(
-            f"--output: '{output}' needs about {expected.disk_bytes / 1e9:.3g} GB, its disk has {free / 1e9:.3g} GB; "
+            f"--output: '{output}' needs about {size_text(expected.disk_bytes)}, its disk has {size_text(free)}; "
             "free space or name another directory"
         )
 
@@ -117,19 +118,21 @@ def available_bytes(output: Path) -> int:
     return shutil.disk_usage(place).free + written
 
 
-def report(expected: Estimate, output: Path, dtype: str, workers: int) -> Iterator[str]:
+def report(expected: Estimate, output: Path, dtype: str, workers: int, dedupe: DedupePolicy) -> Iterator[str]:
     """The lines of a dry run."""
     sample = expected.sample
     share = sample.input_bytes / expected.input_bytes
     rate = sample.input_bytes / max(sample.seconds, 1e-9) / 1e6
+    extent = "all of it" if share == 1 else f"{share:.2%} of it, spread evenly"
     yield (
         f"sample     {sample.documents:,} documents, {sample.input_bytes / 1e6:,.1f} of "
-        f"{expected.input_bytes / 1e6:,.1f} MB of input ({share:.3g} of it), spread evenly"
+        f"{expected.input_bytes / 1e6:,.1f} MB of input, {extent}"
     )
-    yield f"documents  about {expected.documents:,}"
+    duplicates = ", duplicates still counted" if dedupe == "exact" else ""
+    yield f"documents  about {expected.documents:,}{duplicates}"
     yield f"tokens     about {expected.tokens:,} as {dtype} ({sample.text_bytes / sample.tokens:.2f} bytes/token)"
     yield f"shards     about {expected.shards:,}"
-    yield f"disk       about {expected.disk_bytes / 1e9:.3g} GB of {available_bytes(output) / 1e9:.3g} GB there"
+    yield f"disk       about {size_text(expected.disk_bytes)} of {size_text(available_bytes(output))} there"
     yield (
         f"time       about {expected.core_seconds / workers:,.0f} s for {workers} processes "
         f"at {rate:.1f} MB/s of input each"
@@ -141,15 +144,16 @@ def _read_sample(inputs: Sequence[InputFile], tokenizer: Tokenizer, options: Opt
     start = time.monotonic()
     for part, limit in sample_parts(inputs):
         reader = DocumentReader(part, options.text_key, None if options.malformed == "fail" else _leave_out)
-        for batch, _ in batches(reader):
-            texts = [text for text in batch if not is_empty(text)]
+        for block, _ in reader.blocks():
+            texts = [text for text in block if not is_empty(text)]
             lengths, parts = _count(tokenizer, texts, sentences=options.sentences)
             kept = lengths >= max(1, options.min_tokens)
             documents += int(kept.sum())
             sequences += int(parts[kept].sum())
             tokens += int((lengths[kept] + 1).sum())
             text_bytes += sum(len(text.encode("utf-8")) for text in compress(texts, kept))
-            if reader.bytes_read >= limit:
+            # What is meant as a whole is read to its end: its bytes are read ahead of its last documents.
+            if limit < part.bytes and reader.bytes_read >= limit:
                 break
         input_bytes += reader.bytes_read
     if not documents:

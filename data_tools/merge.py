@@ -20,6 +20,7 @@ from typing import BinaryIO
 
 import numpy as np
 
+from megatron_glm.checkpoint.description import size_text
 from megatron_glm.command import run_command
 from megatron_glm.data.indexed import IndexedFile
 from megatron_glm.data.manifest import SPLITS
@@ -152,7 +153,7 @@ def _place(output: Path, size: int) -> Iterator[None]:
                     raise DataError(f"--output: '{path}' exists; remove it or give another prefix")
             if (free := shutil.disk_usage(output.parent).free) < size:
                 raise DataError(
-                    f"--output: {size / 1e9:.1f} GB are needed, {free / 1e9:.1f} GB are free in '{output.parent}'; "
+                    f"--output: {size_text(size)} are needed, {size_text(free)} are free in '{output.parent}'; "
                     "make room or choose another disk"
                 )
             try:

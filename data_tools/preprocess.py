@@ -10,6 +10,7 @@ was interrupted is continued by the same command.
 from __future__ import annotations
 
 import argparse
+import os
 import secrets
 import shutil
 import sys
@@ -156,7 +157,7 @@ def dry_run(request: Request) -> Iterator[str]:
         tokenizer = accelerated(tokenizer) or tokenizer
     expected = _estimate(request, inputs, tokenizer)
     dtype = dtype_for(tokenizer.vocab_size).name
-    yield from report(expected, request.output, dtype, count_workers(request.workers))
+    yield from report(expected, request.output, dtype, count_workers(request.workers), request.dedupe)
     check_disk(expected, request.output)
 
 
@@ -297,6 +298,7 @@ def _run(args: argparse.Namespace) -> None:
     from data_tools.workers import interrupted_by_termination
 
     check_launch("data_tools.preprocess")
+    os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")  # NumPy's threads spin when they begin, and have nothing to do
     start = time.monotonic()
     request = Request(**options_of(args))
     if args.dry_run:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import multiprocessing
 import os
 import signal
@@ -135,6 +136,7 @@ def run_all(
 def _start_worker() -> None:
     # Ctrl-C reaches every process of the terminal; the parent answers it, and stops the workers.
     signal.signal(signal.SIGINT, signal.SIG_IGN)
+    gc.freeze()  # the modules stay: each collection would look through them anew
     threading.Thread(target=_end_with_parent, daemon=True).start()
 
 

@@ -4,14 +4,20 @@ from __future__ import annotations
 
 import argparse
 import io
+import os
+import select
 import sys
 from collections.abc import Callable, Sequence
+from contextlib import suppress
+from typing import TextIO
 
-from megatron_glm.errors import UserError
+from megatron_glm.errors import UserError, is_of_machine
 
 EXIT_USER_ERROR = 2  # argparse uses the same code for a wrong flag
 EXIT_NO_PROGRESS = 3
+EXIT_MACHINE = 4
 EXIT_INTERRUPTED = 130
+EXIT_NO_READER = 141  # 128 + SIGPIPE, as of any program whose output nobody reads to its end
 _LONGEST_LINE = 4000  # characters
 
 
@@ -20,7 +26,7 @@ def run_command(
     run: Callable[[argparse.Namespace], int | None],
     argv: Sequence[str] | None = None,
 ) -> int:
-    """Parse `argv`, call `run`, and turn a user's mistake into one line on stderr; returns the exit code."""
+    """Parse `argv`, call `run`, and turn what a user is to be told into one line on stderr; returns the exit code."""
     parser.add_argument("--debug", action="store_true", help="show the traceback of an error")
     args = parser.parse_args(argv)
     if isinstance(sys.stdout, io.TextIOWrapper):  # what a terminal cannot show is no reason to end with a traceback
@@ -30,14 +36,54 @@ def run_command(
     except UserError as error:
         if args.debug:
             raise
-        print(f"error: {_line(str(error))}", file=sys.stderr)
-        return EXIT_USER_ERROR
+        tell(f"error: {_line(str(error))}", stream=sys.stderr)
+        return exit_code_of(error)
     except KeyboardInterrupt:
-        print("interrupted", file=sys.stderr)
+        tell("interrupted", stream=sys.stderr)
         return EXIT_INTERRUPTED
     except BrokenPipeError:  # the reader of our output has left: `glm show-sample … | head`
-        sys.stderr.close()
-        return 0
+        if not _has_no_reader(sys.stdout):
+            raise
+        _lead_nowhere(sys.stdout)
+        return EXIT_NO_READER
+
+
+def tell(text: str, *, stream: TextIO | None = None) -> None:
+    """Print a line that a run can do without: it is lost where nobody reads it any more, or a log's disk is full.
+
+    Args:
+        stream: default: stdout.
+    """
+    stream = stream or sys.stdout
+    try:
+        print(text, file=stream, flush=True)
+    except BrokenPipeError:
+        with suppress(OSError):
+            _lead_nowhere(stream)
+    except OSError:
+        pass
+
+
+def _has_no_reader(stream: TextIO) -> bool:
+    """Whether the stream is a pipe that is closed at its other end."""
+    try:
+        poll = select.poll()
+        poll.register(stream.fileno(), 0)
+        return any(event & select.POLLERR for _, event in poll.poll(0))
+    except OSError:  # no file at all
+        return False
+
+
+def _lead_nowhere(stream: TextIO) -> None:
+    """What is still to be written goes to no one; else Python would try again at its end, and end with 120."""
+    nowhere = os.open(os.devnull, os.O_WRONLY)
+    os.dup2(nowhere, stream.fileno())
+    os.close(nowhere)
+
+
+def exit_code_of(error: UserError) -> int:
+    """With which a command ends: a machine's fault may be over when the same command is started again."""
+    return EXIT_MACHINE if is_of_machine(error) else EXIT_USER_ERROR
 
 
 def _line(text: str) -> str:

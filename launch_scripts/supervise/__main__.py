@@ -29,7 +29,7 @@ from launch_scripts.supervise.process_tree import (
 )
 from megatron_glm.checkpoint.discovery import find_checkpoint
 from megatron_glm.checkpoint.locating import CHECKPOINTS
-from megatron_glm.command import count_or_none, run_command
+from megatron_glm.command import count_or_none, run_command, tell
 from megatron_glm.config.loading import load_config
 from megatron_glm.errors import ConfigError
 from megatron_glm.training.control.signals import SAME_SECONDS, STOP_SIGNALS
@@ -37,6 +37,7 @@ from megatron_glm.training.control.stopping import END_FILE, STOP_FILE, read_end
 from megatron_glm.training.launchers import RESTARTS_VARIABLE
 
 _LOOK_SECONDS = 0.1
+_MADE_HERE = b"launch_scripts.supervise"  # with which a stop file of ours begins
 _OVERRIDE = re.compile(r"[a-z]\w*(\.\w+)+=")
 
 
@@ -83,6 +84,7 @@ class Supervisor:
         for stop in STOP_SIGNALS:
             signal.signal(stop, self._take)
         adopt_orphans()
+        self._forget_stop_file()
         while True:
             ended = self._start(number)
             decision = decide(ended, fruitless=fruitless, restarts=self._args.restarts, backoff=self._args.backoff)
@@ -177,10 +179,22 @@ class Supervisor:
         file = self._output / STOP_FILE
         try:
             self._output.mkdir(parents=True, exist_ok=True)
-            file.touch()
+            with suppress(FileExistsError), file.open("xb") as stream:  # one that is there is a person's, and stays
+                stream.write(_MADE_HERE + f": {self._wish.name}\n".encode())
         except OSError as error:
             return f"no rank runs on this machine, and {file} cannot be made ({error.strerror})"
         return f"no rank runs on this machine; made {file} for those on others"
+
+    def _forget_stop_file(self) -> None:
+        """Remove one that a supervisor made and no rank came to obey, as where a job's time was over before.
+
+        The job that is queued again would obey it, and nobody has asked that one to stop.
+        """
+        file = self._output / STOP_FILE
+        with suppress(OSError):
+            if file.read_bytes().startswith(_MADE_HERE):
+                file.unlink()
+                _say(f"{file}: removed; an earlier supervisor had made it, and its run ended before it was obeyed")
 
     def _pause(self, seconds: float) -> None:
         until = time.monotonic() + seconds
@@ -221,7 +235,7 @@ def _output_of(command: Sequence[str]) -> Path:
 
 
 def _say(line: str) -> None:
-    print(f"supervise: {line}", file=sys.stderr, flush=True)
+    tell(f"supervise: {line}", stream=sys.stderr)
 
 
 def run(args: argparse.Namespace) -> int:

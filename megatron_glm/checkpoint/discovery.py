@@ -12,7 +12,7 @@ from pathlib import Path
 
 from megatron_glm.checkpoint.format import step_of
 from megatron_glm.checkpoint.manifest import verify_checkpoint
-from megatron_glm.errors import CheckpointError
+from megatron_glm.errors import CheckpointError, is_of_machine
 from megatron_glm.files import TEMPORARY_SUFFIX
 
 _REPLACED_SUFFIX = ".replaced"
@@ -21,10 +21,15 @@ _DELETED_SUFFIX = ".deleted"
 
 @dataclass(frozen=True)
 class Rejected:
-    """A directory that looks like a checkpoint and is none, and why."""
+    """A directory that looks like a checkpoint and is none, and why.
+
+    Attributes:
+        of_machine: it could not be read now; what is in it is not known.
+    """
 
     path: Path
     reason: str
+    of_machine: bool = False
 
 
 @dataclass(frozen=True)
@@ -49,7 +54,7 @@ def scan_checkpoints(directory: Path, *, hashes: bool = False) -> Scan:
                 raise CheckpointError(f"{path} holds step {found}")
             return Scan(path, tuple(rejected))
         except CheckpointError as error:
-            rejected.append(Rejected(path, str(error)))
+            rejected.append(Rejected(path, str(error), is_of_machine(error)))
     return Scan(None, tuple(rejected))
 
 

@@ -1,11 +1,13 @@
-"""All ranks do their part, and all succeed or all fail."""
+"""All ranks do their part, and all succeed or all fail; or one fails, and says so."""
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from types import NoneType
 from typing import Any
 
-from megatron_glm.errors import CheckpointError, UserError
+from megatron_glm.errors import CheckpointError, RankError, UserError, is_of_machine
 from megatron_glm.parallel.ranks import Ranks
 
 
@@ -27,11 +29,27 @@ def together(ranks: Ranks, what: str, work: Callable[[], Any], *, advice: str = 
         value = work()
     except Exception as error:  # the others wait for a word from this rank, whatever went wrong
         failure = error
-    reports = ranks.gather({"value": value, "error": failure and _reason(failure)})
+    # What nobody has foreseen is a defect or a device: no user's mistake, and it may pass.
+    passes = is_of_machine(failure) or not isinstance(failure, (UserError, OSError, NoneType))
+    reports = ranks.gather({"value": value, "error": failure and _reason(failure), "of_machine": passes})
     errors = [f"rank {rank}: {report['error']}" for rank, report in enumerate(reports) if report["error"] is not None]
     if errors:
-        raise CheckpointError(f"{what}: {'; '.join(errors)}{advice}") from failure
+        of_machine = any(report["of_machine"] for report in reports)
+        raise CheckpointError(f"{what}: {'; '.join(errors)}{advice}", of_machine=of_machine) from failure
     return [report["value"] for report in reports]
+
+
+@contextmanager
+def told_by_rank(ranks: Ranks) -> Iterator[None]:
+    """For work after which ranks do not ask each other: one that fails tells it whatever its number.
+
+    Raises:
+        RankError: a user's error of the block, with the rank; the others notice its end.
+    """
+    try:
+        yield
+    except UserError as error:
+        raise RankError(f"rank {ranks.rank}: {error}") from error
 
 
 def _reason(error: Exception) -> str:

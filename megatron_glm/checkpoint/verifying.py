@@ -23,14 +23,15 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 def run(args: argparse.Namespace) -> None:
     """Raises CheckpointError naming what is damaged, after all have been read."""
     damaged = []
-    for path in checkpoints_at(args.path):
+    paths = checkpoints_at(args.path)
+    for path in paths:
         try:
             print(f"{path}: {verify_values(path)}", flush=True)
         except CheckpointError as error:
             damaged.append(f"{path.name}: {error}")
             print(f"{path}: DAMAGED", flush=True)
     if damaged:
-        raise CheckpointError(f"{len(damaged)} checkpoints are damaged: {'; '.join(damaged)}")
+        raise CheckpointError(f"{len(damaged)} of {len(paths)} checkpoints damaged: {'; '.join(damaged)}")
 
 
 def verify_values(path: Path) -> str:

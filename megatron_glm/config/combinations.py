@@ -16,7 +16,10 @@ def check_combinations(config: Config) -> None:
     check_deepspeed_section(config.deepspeed)
     _check_precision(config)
     check_heads(config)
+    if config.model.vocab_size is not None:  # else the tokenizer must be read first
+        check_words(config, config.model.vocab_size)
     _check_attention(config)
+    _check_apex(config)
     if config.parallel.offload_optimizer != "none":
         _check_offload(config)
     stages, layers = config.parallel.pipeline, config.model.num_layers
@@ -50,6 +53,23 @@ def check_heads(config: Config) -> None:
         fits = [size for size in range(1, heads + 1) if heads % size == 0]
         raise ConfigError(
             f"parallel.tensor: {tensor} does not divide model.num_attention_heads {heads}; allowed: {fits}"
+        )
+
+
+def check_words(config: Config, rows: int) -> None:
+    """See that the ranks of a layer share the rows of the word table. Raises ConfigError."""
+    if rows % (tensor := config.parallel.tensor):
+        raise ConfigError(
+            f"parallel.tensor: {tensor} does not divide the {rows} rows of the word table; "
+            f"set model.vocab_size to {-(-rows // tensor) * tensor}"
+        )
+
+
+def _check_apex(config: Config) -> None:
+    if config.optimizer.fused == "apex" and config.parallel.zero_stage == 3:
+        raise ConfigError(
+            "optimizer.fused: apex with parallel.zero_stage 3, where DeepSpeed updates the parameters part by part and"
+            " apex takes each part for an update of all; use optimizer.fused=torch, or parallel.zero_stage=2"
         )
 
 

@@ -13,10 +13,13 @@ _OURS = {
     "train_batch_size": "train.global_batch_size",
     "train_micro_batch_size_per_gpu": "train.micro_batch_size",
     "gradient_accumulation_steps": "train.global_batch_size and train.micro_batch_size",
+    "managed_gradient_accumulation": "train.global_batch_size and train.micro_batch_size",
     "gradient_clipping": "optimizer.gradient_clipping",
     "optimizer": "the section optimizer",
     "scheduler": "the section schedule",
     "bf16": "train.precision",
+    "bfloat16": "train.precision",  # an older name, which DeepSpeed still reads
+    "torch_autocast": "train.precision",
     "fp16": "train.precision",
     "pipeline": "parallel.pipeline and train.recompute",
 }
@@ -28,5 +31,18 @@ def check_deepspeed_section(expert: Mapping[str, Any]) -> None:
         if key in _OURS:
             raise ConfigError(f"deepspeed.{key}: is decided by {_OURS[key]}; set it there")
     zero = expert.get("zero_optimization")
-    if isinstance(zero, dict) and "stage" in zero:
+    if not isinstance(zero, dict):
+        return
+    if "stage" in zero:
         raise ConfigError("deepspeed.zero_optimization.stage: is decided by parallel.zero_stage; set it there")
+    if zero.get("round_robin_gradients"):
+        raise ConfigError(
+            "deepspeed.zero_optimization.round_robin_gradients: true makes DeepSpeed 0.19.8 tell a wrong place of each"
+            " fp32 weight, so that checkpoints would hold other parameters' values; leave it out"
+        )
+    offload = zero.get("offload_optimizer")
+    if isinstance(offload, dict) and "device" in offload:
+        raise ConfigError(
+            "deepspeed.zero_optimization.offload_optimizer.device: is decided by parallel.offload_optimizer;"
+            " set it there"
+        )

@@ -18,6 +18,9 @@ def explain(error: ValidationError, section: type[BaseModel], prefix: str = "") 
         prefix: where it stands in the configuration, with the dot.
     """
     problems = sorted(error.errors(), key=lambda problem: problem["type"] != "extra_forbidden")
+    meant = {_nearest(problem["loc"], section) for problem in problems if problem["type"] == "extra_forbidden"}
+    # A required key that is misspelt is one mistake, not two.
+    problems = [each for each in problems if each["type"] != "missing" or _dotted(each["loc"]) not in meant]
     problem = problems[0]
     name = (prefix + _dotted(problem["loc"])).rstrip(".")
     more = f" (and {len(problems) - 1} more)" if len(problems) > 1 else ""
@@ -40,17 +43,22 @@ def _dotted(location: tuple[str | int, ...]) -> str:
 
 
 def _did_you_mean(location: tuple[str | int, ...], section: type[BaseModel], prefix: str) -> str:
-    """Suggest the nearest allowed key, in the same section or, failing that, in one of those of the top."""
+    near = _nearest(location, section)
+    if near is None:
+        return f"; allowed here: {', '.join(_section_at(location[:-1], section).model_fields)}"
+    return f"; did you mean '{prefix}{near}'?"
+
+
+def _nearest(location: tuple[str | int, ...], section: type[BaseModel]) -> str | None:
+    """The nearest allowed key, in the same section or, failing that, in one of those of the top."""
     typed = str(location[-1])
     here = _section_at(location[:-1], section)
-    parent = prefix + (_dotted(location[:-1]) + "." if len(location) > 1 else "")
-    near = difflib.get_close_matches(typed, list(here.model_fields), n=1)
-    if near:
-        return f"; did you mean '{parent}{near[0]}'?"
+    if near := difflib.get_close_matches(typed, list(here.model_fields), n=1):
+        return _dotted((*location[:-1], near[0]))
     for name, field in section.model_fields.items():
         if _is_section(field.annotation) and typed in field.annotation.model_fields:
-            return f"; did you mean '{prefix}{name}.{typed}'?"
-    return f"; allowed here: {', '.join(here.model_fields)}"
+            return f"{name}.{typed}"
+    return None
 
 
 def _section_at(location: tuple[str | int, ...], section: type[BaseModel]) -> type[BaseModel]:

@@ -169,8 +169,8 @@ class IndexedWriter:
         # NumPy would store 70 000 as 4 464 without a word.
         if tokens.dtype.kind not in "iu":
             raise ValueError(f"token ids must be integers, got {tokens.dtype}")
-        low, high = int(tokens.min()), int(tokens.max())
-        if low < 0 or high >= self._num_ids:
+        # Without a sign a negative id is larger than any other, so that one pass finds both.
+        if int(tokens.view(f"u{tokens.itemsize}").max()) >= self._num_ids:
             place = int(((tokens < 0) | (tokens >= self._num_ids)).argmax())
             document = self.num_documents + int(ends.searchsorted(place, side="right"))
             raise DataError(

@@ -17,6 +17,7 @@ from contextlib import suppress
 
 import numpy as np
 
+from megatron_glm.command import tell
 from megatron_glm.config.batching import BatchSizes
 from megatron_glm.config.schema import Config
 from megatron_glm.data.batch import Batch
@@ -133,7 +134,8 @@ class ProcessLoader(Loader):
         if self._deaths > _REPLACEMENTS:
             self._failure = DataError(
                 f"data.workers: {name}, the {self._deaths}th death without a step between; where memory is short, "
-                "lower data.workers or data.prefetch"
+                "lower data.workers or data.prefetch",
+                of_machine=True,
             )
             raise self._failure
         self._tell(f"{name}; it is replaced and its steps are made again")
@@ -195,4 +197,4 @@ def _environment() -> dict[str, str]:
 
 
 def _to_stderr(line: str) -> None:
-    print(line, file=sys.stderr, flush=True)
+    tell(line, stream=sys.stderr)

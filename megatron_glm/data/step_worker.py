@@ -29,7 +29,7 @@ from megatron_glm.data.flat_row import FlatRow, flat_row
 from megatron_glm.data.replica_share import step_indices
 from megatron_glm.data.skip_list import SkipList
 from megatron_glm.data.step_transport import Kind, receive, send_rows, send_text
-from megatron_glm.errors import ConfigError, DataError, TokenizerError
+from megatron_glm.errors import ConfigError, DataError, TokenizerError, UserError, is_of_machine
 from megatron_glm.tokenizer.loading import load_tokenizer
 
 _TICK_SECONDS = 1.0
@@ -97,12 +97,13 @@ class Failure:
 
     kind: str
     arguments: list[Any]
+    of_machine: bool = False
 
     @classmethod
     def of(cls, error: Exception) -> Self:
         if isinstance(error, OSError) and error.errno is not None:
             return cls("OSError", [error.errno, error.strerror, error.filename])
-        return cls(type(error).__name__, [str(error)])
+        return cls(type(error).__name__, [str(error)], is_of_machine(error))
 
     def to_json(self) -> str:
         return json.dumps(asdict(self), default=str)
@@ -113,8 +114,10 @@ class Failure:
 
     def exception(self) -> Exception:
         """The exception as it was; one that no user is meant to see is a RuntimeError that names it."""
-        if self.kind in _ERRORS:
-            return _ERRORS[self.kind](*self.arguments)
+        kind = _ERRORS.get(self.kind)
+        if kind is not None:
+            flag = {"of_machine": self.of_machine} if issubclass(kind, UserError) else {}
+            return kind(*self.arguments, **flag)
         return RuntimeError(f"a data worker failed with {self.kind}: {self.arguments[0]}")
 
 

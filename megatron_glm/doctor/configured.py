@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import TypeVar
 
 from megatron_glm.checkpoint.format import KINDS
-from megatron_glm.config.batching import accumulation_steps
+from megatron_glm.config.batching import BatchSizes
 from megatron_glm.config.combinations import check_combinations, check_heads
 from megatron_glm.config.schema import Config, Train
 from megatron_glm.data.dataset import HeldOutDataset, SampleDataset
@@ -21,6 +21,7 @@ from megatron_glm.parallel.layout import Layout
 from megatron_glm.parallel.ranks import Ranks
 from megatron_glm.tokenizer.base import Tokenizer
 from megatron_glm.tokenizer.loading import load_tokenizer
+from megatron_glm.training.engines.apex import apex_normalizes, apex_updates
 from megatron_glm.training.engines.model_building import check_divides
 from megatron_glm.training.reports.reporting import short_number
 
@@ -40,9 +41,16 @@ def check_layout(config: Config, processes: int) -> Iterator[Finding]:
 
 
 def _batch(train: Train, replicas: int) -> Finding:
-    accumulation = accumulation_steps(train.global_batch_size, train.micro_batch_size, replicas)
+    accumulation = BatchSizes.of(train).accumulation(train.micro_batch_size, replicas)
     value = f"{train.global_batch_size} samples = {train.micro_batch_size} × {accumulation} × {replicas} replicas"
     return Finding("batch", "ok", value)
+
+
+def check_apex(config: Config) -> Iterator[Finding]:
+    """What apex is to compute; nothing is found where it can. Raises ConfigError where it cannot."""
+    apex_updates(config.optimizer, zero_stage=config.parallel.zero_stage)
+    apex_normalizes(config.train)
+    yield from ()
 
 
 def check_inputs(config: Config, ranks: Ranks) -> Iterator[Finding]:

@@ -61,6 +61,8 @@ def check_devices(*, alone: bool, precision: str | None) -> Iterator[Finding]:
 def _check_cpu(precision: str | None) -> Finding:
     names = sorted(cpu_flags() & _BF16_FLAGS)
     value = f"no GPU; bf16 instructions of the processor: {', '.join(names) or 'none'}"
+    if precision == "fp16":
+        return Finding("device", "fail", value, "train.precision: DeepSpeed has no fp16 on a CPU; use bf16 or fp32")
     if precision == "bf16" and not names:
         return Finding("device", "warn", value, "train.precision: fp32 is faster here")
     return Finding("device", "ok", value)

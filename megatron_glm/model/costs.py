@@ -29,7 +29,18 @@ def layer_costs(model: Model, objective: Objective, *, window: int, num_ids: int
 
 
 def target_share(objective: Objective) -> float:
-    """Targets a token of the row, on the average over the mixture.
+    """Targets a token of the row, on the average over the mixture."""
+    return sum(weight * targets / tokens for weight, tokens, targets in _rows(objective))
+
+
+def row_tokens(objective: Objective) -> tuple[float, float]:
+    """Tokens of the row a raw token, and targets a raw token, on the average over the mixture."""
+    rows = _rows(objective)
+    return sum(weight * tokens for weight, tokens, _ in rows), sum(weight * targets for weight, _, targets in rows)
+
+
+def _rows(objective: Objective) -> list[tuple[float, float, float]]:
+    """For each objective its weight in the mixture, and tokens of the row and targets a raw token.
 
     A masked token leaves part A for part B, where each span adds one token, and in A one mask.
     """
@@ -38,6 +49,7 @@ def target_share(objective: Objective) -> float:
         "sentence": (objective.sentence_ratio, 0.0),
         "document": ((1 + objective.document_min_ratio) / 2, 0.0),
     }
-    shares = ((masked * (1 + a_token)) / (1 + 2 * masked * a_token) for masked, a_token in spans.values())
-    weights = (objective.token, objective.sentence, objective.document)
-    return sum(weight * share for weight, share in zip(weights, shares, strict=True))
+    return [
+        (getattr(objective, name), 1 + 2 * masked * a_token, masked * (1 + a_token))
+        for name, (masked, a_token) in spans.items()
+    ]

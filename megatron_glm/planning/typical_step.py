@@ -5,10 +5,10 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from megatron_glm.config.schema import Config
-from megatron_glm.model.costs import target_share
 from megatron_glm.parallel.layout import Layout
-from megatron_glm.planning.communication import RowSize, step_messages
+from megatron_glm.planning.communication import step_messages
 from megatron_glm.planning.messages import bytes_sent
+from megatron_glm.planning.rows import typical_row
 
 
 def sent_per_step(
@@ -20,8 +20,7 @@ def sent_per_step(
         accumulation: micro-batches of a replica.
         stages: the layers of each stage of the pipeline.
     """
-    tokens = config.train.micro_batch_size * config.data.window
-    rows = [RowSize(tokens, round(tokens * target_share(config.objective)))] * accumulation
+    rows = [typical_row(config)] * accumulation
     most: dict[str, float] = {}
     for stage, layers in enumerate(stages):
         messages = step_messages(config, layout, num_ids=num_ids, stage=stage, layers=layers, rows=rows)

@@ -8,7 +8,6 @@ processes, and keeps a bounded amount of memory.
 from __future__ import annotations
 
 import os
-import re
 from collections.abc import Callable, Sequence
 from itertools import pairwise
 from pathlib import Path
@@ -18,25 +17,10 @@ import numpy as np
 import orjson
 
 from megatron_glm.tokenizer.forms import BERT_WORDPIECE, BYTE_LEVEL_BPE, has_form
-
-# The letters and digits of Unicode 17: they are such to gigatoken 0.10, and unassigned to tokenizers 0.23.
-_NEW = re.compile(
-    "[\u088f\u0c5c\u0cdc\ua7ce\ua7cf\ua7d2\ua7d4\ua7f1\U00010940-\U00010959\U00010ec5-\U00010ec7\U00011db0-\U00011ddb"
-    "\U00011de0-\U00011de9\U00016ea0-\U00016eb8\U00016ebb-\U00016ed3\U00016ff2-\U00016ff6\U000187f8-\U000187ff"
-    "\U00018d09-\U00018d1e\U00018d80-\U00018df2\U0001e6c0-\U0001e6de\U0001e6e0-\U0001e6e2\U0001e6e4-\U0001e6e5"
-    "\U0001e6e7-\U0001e6ed\U0001e6f0-\U0001e6f4\U0001e6fe-\U0001e6ff\U0002b73a-\U0002b73f\U0002cea2-\U0002cead"
-    "\U000323b0-\U00033479]"
-)
-# How those of three bytes begin. Of the others only emojis, which begin with f0 9f, are common in text.
-_NEW_OF_E0, _NEW_OF_EA, _EMOJIS = (b"\xe0\xa2", b"\xe0\xb1", b"\xe0\xb3"), b"\xea\x9f", b"\xf0\x9f"
+from megatron_glm.tokenizer.new_letters import has_no_new_letters
 
 _LARGEST_GROWTH = 1 << 28  # bytes
 _CHECK_EVERY = 1 << 23  # bytes of text
-
-
-def has_no_new_letters(text: bytes) -> bool:
-    """Whether a text, in UTF-8, has none of the letters and digits that gigatoken takes for such and tokenizers not."""
-    return not _may_hold_new(text) or _NEW.search(text.decode()) is None
 
 
 class Engine(Protocol):
@@ -86,15 +70,6 @@ class Gigatoken:
     def _begin(self) -> None:
         self._model = None  # the old one goes before the new one comes
         self._model, self._unchecked, self._resident_at_first = self._load(), 0, _resident_bytes()
-
-
-def _may_hold_new(text: bytes) -> bool:
-    """Whether a search is worth its time, a hundred times that of this look; a single byte is found fastest."""
-    return (
-        (0xF0 in text and text.count(0xF0) > text.count(_EMOJIS))
-        or (0xEA in text and _NEW_OF_EA in text)
-        or (0xE0 in text and any(begin in text for begin in _NEW_OF_E0))
-    )
 
 
 class Nanotoken:

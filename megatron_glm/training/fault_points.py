@@ -6,6 +6,7 @@ nothing for the points and has no code of theirs in its way.
 
 from __future__ import annotations
 
+import errno
 import os
 import signal
 import time
@@ -24,7 +25,8 @@ from megatron_glm.training.progress import Progress
 
 VARIABLE = "GLM_FAULT"
 Phase = Literal["data", "worker", "forward", "backward", "optimizer", "save", "evaluation"]
-_KINDS = ("kill", "hang", "slow", "raise", "signal")
+_KINDS = ("kill", "hang", "slow", "raise", "signal", "flip", "unreadable")
+_PHASE_OF_KIND = {"flip": "optimizer", "unreadable": "data"}
 _NUMBERS = {"rank", "step", "start", "seconds"}
 _HANG_SECONDS = 3600.0
 
@@ -74,7 +76,7 @@ def _parsed(text: str) -> Fault:
                 raise ValueError(name)
         except (ValueError, KeyError):
             raise _not_a_fault(text) from None
-    if phase not in get_args(Phase) or "kind" not in values:
+    if phase not in get_args(Phase) or "kind" not in values or _PHASE_OF_KIND.get(values["kind"], phase) != phase:
         raise _not_a_fault(text)
     return Fault(phase=phase, **values)
 
@@ -82,7 +84,8 @@ def _parsed(text: str) -> Fault:
 def _not_a_fault(text: str) -> ConfigError:
     return ConfigError(
         f"{VARIABLE}: {text!r} is no fault; expected PHASE:rank=R:step=S:KIND, with PHASE of"
-        f" {', '.join(get_args(Phase))}, KIND of {', '.join(_KINDS)} (signal=SIGTERM), and start=N, seconds=X at will"
+        f" {', '.join(get_args(Phase))}, KIND of {', '.join(_KINDS)} (signal=SIGTERM; flip in optimizer, unreadable in"
+        " data), and start=N, seconds=X at will"
     )
 
 
@@ -134,8 +137,21 @@ def _happen(fault: Fault) -> None:
         os.kill(os.getpid(), fault.signal)
     elif fault.kind == "raise":
         raise PlantedError(f"{VARIABLE}: raised in {fault.phase}")
+    elif fault.kind == "unreadable":
+        _fail_next_read()
     else:
         time.sleep(fault.seconds if fault.kind == "slow" else _HANG_SECONDS)
+
+
+def _fail_next_read() -> None:
+    """The next read at a place of a file is one of a disk that fails."""
+    read = os.pread
+
+    def failing(*args: Any) -> bytes:
+        os.pread = read
+        raise OSError(errno.EIO, os.strerror(errno.EIO))
+
+    os.pread = failing
 
 
 def _in_data(trap: _Trap, loader: Loader) -> None:
@@ -174,7 +190,22 @@ def _in_backward(trap: _Trap, engine: Engine) -> None:
 
 
 def _in_optimizer(trap: _Trap, engine: Engine) -> None:
-    _before(engine.optimizer, "step", trap.spring)
+    if trap.fault.kind != "flip":
+        _before(engine.optimizer, "step", trap.spring)
+        return
+    update = engine.update
+
+    def watched(learning_rate: float) -> float | None:
+        norm = update(learning_rate)  # which would have written over the bit
+        trap.spring(act=lambda fault: _flip_a_bit(engine))
+        return norm
+
+    engine.update = watched
+
+
+def _flip_a_bit(engine: Engine) -> None:
+    weights = next(parameter for parameter in engine.module.parameters() if parameter.numel())
+    weights.detach().view(torch.uint8).flatten()[0] ^= 1
 
 
 def _in_save(trap: _Trap, engine: Engine) -> None:

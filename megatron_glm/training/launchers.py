@@ -16,7 +16,7 @@ from collections.abc import Iterator, Mapping
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 
-from megatron_glm.command import EXIT_USER_ERROR
+from megatron_glm.command import exit_code_of
 from megatron_glm.errors import ConfigError, RankError, UserError
 
 RESTARTS_VARIABLE = "GLM_RESTARTS"  # how often launch_scripts.supervise has started this run again
@@ -78,6 +78,8 @@ _LAUNCHERS = (
 def told_once() -> Iterator[dict[str, str]]:
     """Lets rank 0 alone tell an error that all ranks have; the others end a moment later, with its exit code.
 
+    Where the first rank of another machine is still there by then, rank 0 may know nothing of it: its files are others.
+
     Gives `launch_variables`, which are put into the environment.
     """
     variables = launch_variables(os.environ)
@@ -88,7 +90,9 @@ def told_once() -> Iterator[dict[str, str]]:
         if variables.get("RANK", "0") == "0" or isinstance(error, RankError):
             raise
         time.sleep(_GRACE_SECONDS)
-        sys.exit(EXIT_USER_ERROR)
+        if variables["LOCAL_RANK"] == "0":
+            raise RankError(f"rank {variables['RANK']} on {socket.gethostname()}: {error}") from error
+        sys.exit(exit_code_of(error))
 
 
 def launch_variables(environ: Mapping[str, str]) -> dict[str, str]:

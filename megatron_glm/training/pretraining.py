@@ -15,6 +15,7 @@ from pathlib import Path
 from typing import Any
 
 from megatron_glm.checkpoint.probing import checkpoint_bytes, probe
+from megatron_glm.checkpoint.together import told_by_rank
 from megatron_glm.config.batching import BatchSizes
 from megatron_glm.config.combinations import check_combinations
 from megatron_glm.config.loading import config_to_yaml
@@ -26,17 +27,19 @@ from megatron_glm.data.loader import Loader, StepLoader, evaluation_batches
 from megatron_glm.data.process_loader import ProcessLoader
 from megatron_glm.data.sample_documents import SampleDocuments
 from megatron_glm.data.unigram import unigram_entropy
-from megatron_glm.errors import CheckpointError, ConfigError, RankError, UserError
+from megatron_glm.errors import CheckpointError, ConfigError, RankError, UserError, is_of_machine
 from megatron_glm.files import atomic_file
 from megatron_glm.locking import exclusive, holder_of
 from megatron_glm.model.sizes import parameter_shapes
 from megatron_glm.parallel.groups import Groups, make_groups
 from megatron_glm.parallel.layout import Layout
 from megatron_glm.parallel.ranks import Ranks
+from megatron_glm.planning.rows import row_capacity, row_multiple
 from megatron_glm.planning.stages import Division
 from megatron_glm.tokenizer.base import Tokenizer
 from megatron_glm.tokenizer.loading import load_tokenizer
 from megatron_glm.training.checkpoints.resuming import Start
+from megatron_glm.training.checkpoints.rewind_file import RewindRecord
 from megatron_glm.training.checkpoints.rewinding import Rewinder
 from megatron_glm.training.checkpoints.saved_state import saved_state, tokenizer_files
 from megatron_glm.training.checkpoints.saving import Saver
@@ -44,7 +47,8 @@ from megatron_glm.training.checkpoints.starting import Beginning, begin, checkpo
 from megatron_glm.training.control.guard import Guard, watched
 from megatron_glm.training.control.steering import Steering
 from megatron_glm.training.control.stopping import End, forget_end, write_end
-from megatron_glm.training.engines.engine import Engine, build_engine, row_capacity
+from megatron_glm.training.engines.engine import Engine, build_engine
+from megatron_glm.training.engines.load_proof import prove_linked
 from megatron_glm.training.engines.model_building import check_divides
 from megatron_glm.training.engines.replica_check import ReplicaError, check_replicas
 from megatron_glm.training.engines.stage_division import divide, saved_stages, stage_bounds
@@ -57,6 +61,7 @@ from megatron_glm.training.processes import distributed_processes
 from megatron_glm.training.progress import Progress
 from megatron_glm.training.reports.banner import banner, versions
 from megatron_glm.training.reports.console import Console
+from megatron_glm.training.same_everywhere import check_same_everywhere
 from megatron_glm.training.trainer import Trainer
 
 
@@ -72,7 +77,17 @@ def pretrain(config: Config) -> None:
     layout = Layout.of(process_count(os.environ), tensor=parallel.tensor, pipeline=parallel.pipeline)
     accumulation = BatchSizes.of(config.train).accumulation(config.train.micro_batch_size, layout.data)
     with distributed_processes(threads=config.train.threads) as ranks, ExitStack() as held:
-        inputs = _agreed(ranks, lambda: _Inputs(config, leads=ranks.rank == 0))
+        # Processes of one machine see the same disks.
+        tells = ranks.rank == 0 or os.environ["LOCAL_RANK"] == "0"
+        inputs = _agreed(ranks, lambda: _Inputs(config, tells_sources=tells))
+        check_same_everywhere(
+            config,
+            ranks,
+            tokenizer_hash=inputs.tokenizer.content_hash,
+            source_lengths=inputs.samples.lengths,
+            source_hashes=inputs.source_hashes,
+            held_out_windows=inputs.held_out.num_windows,
+        )
         check_divides(config, inputs.tokenizer.vocab_size)
         leads = ranks.rank == 0
         _agreed(ranks, lambda: held.enter_context(_locked_output(config)) if leads else None)
@@ -82,16 +97,18 @@ def pretrain(config: Config) -> None:
         probe(checkpoints_of(config), bytes_of_one=checkpoint_bytes(shapes), ranks=ranks)
         groups = make_groups(layout)
         num_ids = inputs.tokenizer.vocab_size
-        division = divide(
-            config,
-            num_ids,
-            inputs.samples.samples,
-            inputs.collate,
-            groups=groups,
-            ranks=ranks,
-            saved=saved_stages(start.path) if parallel.pipeline > 1 else None,
-        )
+        with told_by_rank(ranks):
+            division = divide(
+                config,
+                num_ids,
+                inputs.samples.samples,
+                inputs.collate,
+                groups=groups,
+                ranks=ranks,
+                saved=saved_stages(start.path) if parallel.pipeline > 1 else None,
+            )
         engine = build_engine(config, num_ids, groups=groups, accumulation=accumulation, stages=division.stages)
+        prove_linked(engine, ranks)
         beginning = begin(config, start, engine, groups=groups, ranks=ranks)
         progress = beginning.progress
         _agreed(ranks, lambda: _write_config(config) if leads else None)
@@ -109,19 +126,23 @@ def pretrain(config: Config) -> None:
                 record=console.record,
             )
             reason = _train(config, inputs, engine, groups, ranks, division, beginning, console, guard)
-        end = End(progress.step, finished=progress.step == config.train.steps, reason=reason)
+        end = End(progress.step, finished=progress.step >= config.train.steps, reason=reason)
         write_end(Path(config.train.output), end, leads=leads)
 
 
 class _Inputs:
-    """What a run reads: tokenizer, training samples, held-out windows; what tells its sources is of rank 0 alone."""
+    """What a run reads: tokenizer, training samples, held-out windows, and what tells its sources from others."""
 
-    def __init__(self, config: Config, *, leads: bool):
+    def __init__(self, config: Config, *, tells_sources: bool):
         self.tokenizer: Tokenizer = load_tokenizer(config.tokenizer.path)
         self.samples = SampleDataset.open(config, self.tokenizer)
         self.held_out = HeldOutDataset.open(config, self.tokenizer)
-        self.source_hashes = source_fingerprints(config) if leads else ()
-        self.row_options = {"pad_id": self.tokenizer.special.eos, "capacity": row_capacity(config)}
+        self.source_hashes = source_fingerprints(config) if tells_sources else ()
+        self.row_options = {
+            "pad_id": self.tokenizer.special.eos,
+            "multiple": row_multiple(config),
+            "capacity": row_capacity(config),
+        }
         self.collate = partial(collate, **self.row_options)
 
 
@@ -132,9 +153,10 @@ def _agreed(ranks: Ranks, work: Callable[[], Any]) -> Any:
         value = work()
     except UserError as error:
         failure = error
-    failures = [message for message in ranks.gather(failure and str(failure)) if message]
+    failures = [told for told in ranks.gather(failure and [str(failure), is_of_machine(failure)]) if told]
     if failures:
-        raise failure or UserError(failures[0])
+        message, of_machine = failures[0]
+        raise failure or UserError(message, of_machine=of_machine)
     return value
 
 
@@ -151,10 +173,12 @@ def _agreed_start(config: Config, inputs: _Inputs, ranks: Ranks) -> Start:
             source_lengths=inputs.samples.lengths,
             source_hashes=inputs.source_hashes,
         )
-        return {"path": _text(start.path), "notes": start.notes, "weights": _text(start.weights)}
+        rewind = start.rewind and start.rewind.model_dump()
+        return {"path": _text(start.path), "notes": start.notes, "weights": _text(start.weights), "rewind": rewind}
 
     found = ranks.gather(_agreed(ranks, chosen))[0]
-    return Start(_path(found["path"]), tuple(found["notes"]), _path(found["weights"]))
+    rewind = found["rewind"] and RewindRecord(**found["rewind"])
+    return Start(_path(found["path"]), tuple(found["notes"]), _path(found["weights"]), rewind)
 
 
 def _text(path: Path | None) -> str | None:
@@ -315,6 +339,24 @@ def _train(
             validation=console.last_validation,
         )
 
+    rewinder = Rewinder(
+        engine,
+        mishaps,
+        guard.steering,
+        output=Path(config.train.output),
+        directory=checkpoints_of(config),
+        run_id=beginning.run_id,
+        groups=groups,
+        ranks=ranks,
+        progress=progress,
+        forget=console.forget,
+        record=console.record,
+    )
+
+    def report(saved: dict[str, Any]) -> None:
+        console.record(saved)
+        rewinder.saved()
+
     saver = Saver(
         config.checkpoint,
         engine,
@@ -323,19 +365,7 @@ def _train(
         state=state,
         attachments=tokenizer_files(inputs.tokenizer),
         ranks=ranks,
-        report=console.record,
-    )
-    rewinder = Rewinder(
-        engine,
-        mishaps,
-        guard.steering,
-        directory=checkpoints_of(config),
-        run_id=beginning.run_id,
-        groups=groups,
-        ranks=ranks,
-        progress=progress,
-        forget=console.forget,
-        record=console.record,
+        report=report,
     )
 
     def go_back(wish: RewindWished) -> Loader | None:
@@ -361,7 +391,7 @@ def _train(
     with loaders, saver:
         try:
             return trainer.run()
-        except (DivergedError, CheckpointError, ReplicaError):
-            raise  # raised by all ranks alike
+        except (DivergedError, CheckpointError, ReplicaError, RankError):
+            raise  # raised by all ranks alike, or told by one
         except UserError as error:
             raise RankError(f"rank {ranks.rank}: {error}") from error

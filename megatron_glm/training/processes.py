@@ -11,7 +11,7 @@ from datetime import timedelta
 
 import torch
 
-from megatron_glm.errors import ConfigError, RankError
+from megatron_glm.errors import RankError
 from megatron_glm.parallel.ranks import DistributedRanks, Ranks
 from megatron_glm.training.launchers import free_port, launch_variables
 
@@ -23,8 +23,8 @@ def distributed_processes(*, threads: int | None, timeout: timedelta = _TIMEOUT)
     """Join the other processes of the run; the group ends with the block.
 
     Raises:
-        ConfigError: more processes than GPUs on this node; a launcher whose variables are not complete.
-        RankError: this process does not reach the first one.
+        ConfigError: a launcher whose variables are not complete.
+        RankError: there is no GPU for this process, or it does not reach the first one.
     """
     import deepspeed
 
@@ -37,9 +37,10 @@ def distributed_processes(*, threads: int | None, timeout: timedelta = _TIMEOUT)
         backend = "nccl"
         local_rank = int(os.environ["LOCAL_RANK"])
         if local_rank >= torch.cuda.device_count():
-            raise ConfigError(
-                f"process {local_rank} of this node has no GPU: it sees {torch.cuda.device_count()};"
-                " start fewer processes with --num_gpus, or let each see all GPUs of its node"
+            raise RankError(
+                f"rank {os.environ['RANK']}: process {local_rank} of its node has no GPU: it sees"
+                f" {torch.cuda.device_count()}; start fewer processes with --num_gpus, or let each see all GPUs of its"
+                " node"
             )
         torch.cuda.set_device(local_rank)
     # Otherwise the first start compiles a CPU collective for 49 s, and fails without a compiler.
@@ -66,9 +67,12 @@ def _told_where_the_first_process_is() -> Iterator[None]:
         reason = str(error).splitlines()[0]
         rank, address, port = (os.environ[name] for name in ("RANK", "MASTER_ADDR", "MASTER_PORT"))
         advice = f"see that {address} is the host of rank 0 and that all machines reach each other (docs/launching.md)"
-        if "EADDRINUSE" in reason:
+        is_taken = "EADDRINUSE" in reason
+        if is_taken:
             advice = "another job uses this port; choose another, with --master_port or MASTER_PORT"
-        raise RankError(f"rank {rank}: the processes do not meet at {address}:{port} ({reason}); {advice}") from error
+        raise RankError(
+            f"rank {rank}: the processes do not meet at {address}:{port} ({reason}); {advice}", of_machine=not is_taken
+        ) from error
 
 
 def _quieten_deepspeed() -> None:

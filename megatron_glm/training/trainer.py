@@ -60,7 +60,8 @@ class Trainer:
         objectives: those that are validated.
         record: takes each metrics record, on every rank.
         saver: takes the progress where a checkpoint is due.
-        check: takes the step where replicas are to be compared, before each save too; raises where they differ.
+        check: takes the step where replicas are to be compared, before each save and before the data are blamed for a
+            loss too; raises where they differ.
         guard: watches over it.
         mishaps: judges each step.
         go_back: takes the progress back to the last checkpoint: the loader from there on; None where there is none.
@@ -173,8 +174,12 @@ class Trainer:
         started, waited = time.perf_counter(), self._loader.wait_seconds
         try:
             self._step(next(self._loader), interval)
-        except RewindWished as wish:
-            if self._rewind(wish):
+        except (DivergedError, RewindWished) as end:
+            # One rank's flipped bit spoils the loss too: no samples are to blame then, and the last checkpoint is well.
+            self._check(self.progress.step)
+            if isinstance(end, DivergedError):
+                raise
+            if self._rewind(end):
                 return False
         interval.seconds += time.perf_counter() - started
         interval.wait_seconds += self._loader.wait_seconds - waited

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import math
+import os
+import signal
 from collections.abc import Iterable
 
 import pytest
@@ -20,6 +22,8 @@ KIND = (ZeroEngine, PipelineEngine)
 def train(config: str, faults: dict[str, Iterable[int]], *overrides: str) -> str:
     """Train with faults: by kind, the samples whose step has it on the rank that has the sample.
 
+    `killed in call` counts the steps as they are made: a run that goes back makes one again.
+
     Returns:
         The message of the error that ends the run.
     """
@@ -31,8 +35,13 @@ def train(config: str, faults: dict[str, Iterable[int]], *overrides: str) -> str
 
 
 def _faulty(accumulate, faults):
+    calls = []
+
     def faulty(engine, batches, weights, *, embedding_gradient=1.0):
         here = {sample for batch in batches for sample, *_ in batch.row_keys.spans}
+        calls.append(None)
+        if len(calls) in faults.get("killed in call", ()) and dist.get_rank() != 0:
+            os.kill(os.getpid(), signal.SIGKILL)
         found = {kind for kind, samples in faults.items() if here & set(samples)}
         if "gradient" in found:
             weights = [math.nan] * 3

@@ -134,15 +134,6 @@ def test_the_mpi_launcher_of_deepspeed(corpus, expected, environment, tmp_path, 
     assert losses(tmp_path) == expected
 
 
-def test_srun_by_its_variables(corpus, expected, environment, tmp_path, port):
-    """Slurm itself is not there: the variables that it sets for two tasks on one node are."""
-    step = {"SLURM_STEP_NUM_TASKS": "2", "SLURM_STEP_TASKS_PER_NODE": "2", "MASTER_PORT": port}
-    run = [sys.executable, PRETRAIN, "--config", corpus.config, f"train.output={tmp_path}"]
-    tasks = [["env", f"SLURM_PROCID={task}", f"SLURM_LOCALID={task}", *run] for task in (0, 1)]
-    finish(tasks, environment | step)
-    assert losses(tmp_path) == expected
-
-
 def test_a_port_that_another_job_uses_is_one_clear_line(corpus, environment, tmp_path):
     with closing(socket.socket()) as other:
         other.bind(("0.0.0.0", 0))

@@ -64,6 +64,13 @@ def test_training_and_validation_losses_are_those_of_one_process(corpus, one_pro
     assert losses(train(corpus, name, processes, *overrides)) == pytest.approx(one_process, rel=1e-5)
 
 
+def test_rows_are_such_that_three_tensor_ranks_can_divide_their_tokens(corpus):
+    three = ["model.num_attention_heads=3", "model.hidden_size=24", "model.vocab_size=384", "train.eval_samples=2"]
+    one = losses(train(corpus, "one of three heads", 1, *three, steps=1))
+    options = ["parallel.tensor=3", "parallel.sequence=true", "data.workers=1"]
+    assert losses(train(corpus, "three", 3, *three, *options, steps=1)) == pytest.approx(one, rel=1e-5)
+
+
 def test_a_run_goes_on_under_one_layout_after_another(corpus, one_process):
     for steps, name in [(2, "tensor and sequence"), (4, "all"), (STEPS, "pipeline")]:
         processes, overrides = LAYOUTS[name]

@@ -149,6 +149,29 @@ def test_a_rewind_ends_as_the_run_that_left_out_the_samples_before_the_spike_fro
 
 
 @pytest.mark.slow
+@pytest.mark.parametrize("call", [8, 10], ids=["in the first step", "before the next save"])
+def test_a_rewind_is_not_made_again_by_a_start_after_a_kill_that_came_before_the_next_save(corpus, tmp_path, call):
+    policy = ["train.spikes={policy: rewind, window: 4, rewind_steps: 2}"]
+    whole, killed, faults = tmp_path / "whole", tmp_path / "killed", {"spike": [6 * BATCH + 3]}
+    assert train(corpus, whole, *policy, faults=faults) == "no error"
+    # Seven steps, and back to step 4: the next save is after eleven.
+    with pytest.raises(AssertionError, match="ended with -9"):
+        train(corpus, killed, *policy, faults={**faults, "killed in call": [call]})
+    assert final(killed).step == 4
+    assert (killed / "rewind.json").exists()
+    assert train(corpus, killed, *policy, faults=faults) == "no error"
+    assert final(killed).parameter_hashes() == final(whole).parameter_hashes()
+    assert curve(killed) == curve(whole)
+    assert [(r["step"], r["from_step"]) for r in records(killed, "rewind")] == [(4, 7)]
+    told = records(killed, "start")[-1]
+    assert told["skip_samples"] == [[5 * BATCH, 7 * BATCH]]
+    assert "without the samples 40 to 55" in " ".join(told["notes"])
+    for run in (whole, killed):
+        assert final(run).state["mishaps"]["rewinds"] == 1
+        assert not (run / "rewind.json").exists()
+
+
+@pytest.mark.slow
 def test_a_stop_after_a_rewind_leaves_no_trace_and_the_samples_stay_left_out(corpus, tmp_path):
     policy = ["train.spikes={policy: rewind, window: 4, rewind_steps: 2}", "schedule.rewarmup_steps=3"]
     whole, stopped, faults = tmp_path / "whole", tmp_path / "stopped", {"spike": [6 * BATCH + 3]}

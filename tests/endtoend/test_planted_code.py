@@ -22,6 +22,7 @@ from megatron_glm.cli import main
 from megatron_glm.config.loading import config_from_tree
 from megatron_glm.config.schema import Overrides
 from megatron_glm.errors import UserError
+from megatron_glm.training.checkpoints.rewind_file import REWIND_FILE, kept_rewind
 from megatron_glm.training.control.overrides import OverridesFile
 from megatron_glm.training.control.stopping import END_FILE, read_end
 from megatron_glm.training.reports.metrics import MetricsLog
@@ -214,12 +215,14 @@ def test_in_a_configuration_and_in_the_files_of_a_run(corpus, planted, tmp_path,
         for override in ("train.steps={}", "{}", "deepspeed.x={}"):
             text = override.format(content.decode(errors="replace")).replace("\0", "")
             ends(main, "show-sample", "--config", corpus.config, "--index", 0, text)
-        for name in ("overrides.yaml", END_FILE, "metrics.jsonl"):
+        for name in ("overrides.yaml", END_FILE, REWIND_FILE, "metrics.jsonl"):
             (tmp_path / name).write_bytes(content)
         refused = []
         assert OverridesFile(tmp_path, held=Overrides(), refused=refused.append).news() is None
         assert len(refused) == 1
         assert read_end(tmp_path) is None
+        with pytest.raises(UserError):
+            kept_rewind(tmp_path, run_id="run", step=0)
         MetricsLog(tmp_path / "metrics.jsonl", start_step=5).close()
         assert (tmp_path / "metrics.jsonl").read_bytes() == b""
     capsys.readouterr()
@@ -240,7 +243,7 @@ def test_in_all_that_a_resume_reads_of_its_output(corpus, planted, tmp_path):
         path.write_bytes(planted["archive of torch"])
     (newest / "manifest.json").write_bytes(planted["pickle"])
     (tmp_path / "run" / "overrides.yaml").write_bytes(planted["tagged YAML in a section"])
-    for name in ("metrics.jsonl", "config.yaml", END_FILE, "stop"):
+    for name in ("metrics.jsonl", "config.yaml", END_FILE, REWIND_FILE, "stop"):
         if name != "stop":  # whose content nobody reads
             (tmp_path / "run" / name).write_bytes(planted["pickle"])
     run_ranks(1, cases.train, *settings, "train.steps=3", "schedule.decay_steps=9")

@@ -162,6 +162,13 @@ def test_what_cannot_be_run_is_one_clear_line_on_every_rank(corpus, tmp_path, ov
     assert not list(output.glob("checkpoints/step_*"))
 
 
+def test_a_machine_with_another_configuration_is_named_by_all_ranks(corpus, tmp_path):
+    case, output = cases.train_with_another_setting_on_rank_1, f"train.output={tmp_path / 'run'}"
+    (message,) = set(run_ranks(2, case, "train.seed=7", str(corpus.config), output))
+    assert message.startswith("ConfigError: rank 1 was given another configuration than rank 0: train.seed 1234 → 7;")
+    assert not (tmp_path / "run").exists()
+
+
 def test_another_tokenizer_than_the_data_s_is_refused(corpus, tmp_path):
     text = write_text(tmp_path / "other.txt", documents=50, seed=1)
     run(train_tokenizer.main, "--input", text, "--vocab-size", 300, "--output", tmp_path / "tokenizer")

@@ -12,6 +12,7 @@ from megatron_glm.checkpoint.format import KINDS
 from megatron_glm.checkpoint.original import write_original
 from megatron_glm.checkpoint.reading import CheckpointReader
 from megatron_glm.cli import main
+from megatron_glm.training.control.stopping import read_end
 from tests.distributed.ranks import run_ranks
 from tests.endtoend import pretraining_cases as cases
 from tests.endtoend.corpus import make_corpus
@@ -90,6 +91,15 @@ def test_another_optimizer_is_refused_until_it_is_allowed_and_then_holds(corpus,
     assert train(corpus, output, *wanted, "train.steps=15") == "no error"
 
 
+@pytest.mark.parametrize("steps", [12, 10])
+def test_a_run_that_has_made_its_last_step_says_that_nothing_is_left(corpus, run, tmp_path, steps):
+    output = copy_of(run, tmp_path)
+    assert train(corpus, output, f"train.steps={steps}") == "no error"
+    told = f"nothing is left to do: step 12 is made, train.steps is {steps}; a larger one goes on"
+    assert records(output, "start")[-1]["notes"][-1] == told
+    assert (read_end(output).finished, read_end(output).step) == (True, 12)
+
+
 def test_a_damaged_checkpoint_ends_a_strict_start(corpus, run, tmp_path):
     output = copy_of(run, tmp_path)
     (output / "checkpoints" / "step_00000012" / "state.json").unlink()
@@ -100,6 +110,13 @@ def test_a_damaged_checkpoint_ends_a_strict_start(corpus, run, tmp_path):
 def assert_almost(found, wanted):
     """After a step whose learning rate is lost in rounding, but for weights that are zero."""
     assert (found - wanted).abs().max() < 1e-20
+
+
+def test_a_machine_that_cannot_read_what_the_others_can_says_so_itself(corpus, run, tmp_path):
+    options = (f"train.output={copy_of(run, tmp_path)}", "train.steps=14", *SCHEDULE)
+    ends = run_ranks(2, cases.train_where_rank_1_reads_no_checkpoint, str(corpus.config), *options)
+    assert ends[0] == "the other side has gone"
+    assert re.fullmatch(r"RankError: rank 1: .*: 'transformer.final_layernorm.bias' cannot be read \(4\)", ends[1])
 
 
 def test_a_new_run_begins_with_the_weights_of_a_checkpoint(corpus, run, tmp_path):

@@ -2,6 +2,7 @@
 
 import json
 import os
+import re
 import signal
 import subprocess
 import sys
@@ -121,6 +122,25 @@ def test_a_supervised_run_outlives_a_killed_rank_and_a_killed_launcher_and_stops
     assert [start["step"] for start in _starts(output)][:2] == [0, 4]
     runs.train(output)
     assert hashes(output) == undisturbed
+
+
+@pytest.mark.slow
+def test_a_supervised_run_outlives_a_flipped_bit_and_a_disk_that_fails_but_no_mistake(
+    runs, undisturbed, start, tmp_path
+):
+    output = tmp_path / "run"
+    faults = "optimizer:rank=1:step=6:flip,data:rank=0:step=6:start=1:unreadable"
+    job = start(output, faults, supervised=["--backoff", "0.1"], overrides=["train.replica_check_interval=1"])
+    assert job.finish() == 0, job.log.read_text()
+    log = job.log.read_text()
+    assert "error: step 6: parameter " in log
+    assert re.search(r"error: rank 0: .*: cannot be read at byte \d+: Input/output error", log)
+    assert len(re.findall("supervise: the launcher ended with 4; start . in ", log)) == 2
+    assert [start["step"] for start in _starts(output)] == [0, 4, 4]
+    assert hashes(output) == undisturbed
+    mistaken = start(output, supervised=["--backoff", "0.1"], overrides=["train.seed=7"])
+    assert mistaken.finish() == 2
+    assert "not started again: it cannot go on as it is" in mistaken.log.read_text()
 
 
 @pytest.mark.slow

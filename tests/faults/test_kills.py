@@ -9,6 +9,8 @@ from pathlib import Path
 import pytest
 
 from megatron_glm.training.control.stopping import read_end
+from tests.distributed.ranks import run_ranks
+from tests.faults import cases
 from tests.faults.conftest import hashes, newest, records
 
 pytestmark = [pytest.mark.faults, pytest.mark.distributed]
@@ -45,6 +47,15 @@ def test_a_killed_data_worker_is_replaced_and_costs_nothing(runs, undisturbed, t
     output = tmp_path / "run"
     runs.train(output, "worker:rank=1:step=7:kill", ["data.workers=2"])
     assert hashes(output) == undisturbed
+
+
+@pytest.mark.slow
+def test_a_console_that_nobody_reads_any_more_costs_nothing(runs, undisturbed, tmp_path):
+    output = tmp_path / "run"
+    settings = [f"train.output={output}", "checkpoint.save_interval=4", "data.workers=1"]
+    run_ranks(2, cases.train_unread, str(runs.config), *settings)
+    assert hashes(output) == undisturbed
+    assert len(records(output, "train")) == 12
 
 
 @pytest.mark.slow

@@ -30,7 +30,7 @@ LEVEL = {package: number for number, packages in enumerate(LEVELS) for package i
 # The same inside megatron_glm/training: its rooms, and the files that stand beside them.
 ROOMS = (
     {"pretraining"},
-    {"trainer"},
+    {"trainer", "same_everywhere"},
     {"checkpoints"},
     {"control"},
     {"guards", "reports", "fault_points"},

@@ -3,7 +3,7 @@
 Philox takes the whole key as it is (seed and sample as its key; layer, site and place as the high
 words of its counter): no two masks of a run share a stream, no generator state is kept, and
 torch's global generator is not touched. A bit is decided by 16 random ones: a probability is met
-to within 2⁻¹⁷, and the draw is five times as fast as torch's Bernoulli on a CPU.
+to within 2⁻¹⁷, and on a CPU the draw is faster than torch's Bernoulli.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ def keep_scale(probability: float) -> float:
 def kept_bytes(drops: Tensor) -> Tensor:
     """What is not dropped, to multiply values by: bool [...] -> int8 [...], a byte each to keep for the backward pass.
 
-    On a CPU torch multiplies floats by bytes six times as fast as it fills them under a bool mask.
+    On a CPU torch multiplies floats by bytes several times as fast as it fills them under a bool mask.
     """
     return drops.logical_not().view(torch.int8)
 

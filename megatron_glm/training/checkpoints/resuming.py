@@ -12,15 +12,21 @@ from megatron_glm.checkpoint.reading import CheckpointReader
 from megatron_glm.checkpoint.training_state import check_state
 from megatron_glm.config.schema import Config
 from megatron_glm.errors import CheckpointError, TokenizerError
+from megatron_glm.training.checkpoints.rewind_file import RewindRecord
 
 
 @dataclass(frozen=True)
 class Start:
-    """The checkpoint to continue, or the weights to begin with, if any, and what to say about the choice."""
+    """The checkpoint to continue, or the weights to begin with, if any, and what to say about the choice.
+
+    Attributes:
+        rewind: one that the checkpoint does not know.
+    """
 
     path: Path | None
     notes: tuple[str, ...]
     weights: Path | None = None
+    rewind: RewindRecord | None = None
 
 
 def choose_start(resume: str, checkpoints: Path, *, strict: bool = False) -> Start:
@@ -58,7 +64,8 @@ def choose_start(resume: str, checkpoints: Path, *, strict: bool = False) -> Sta
     if strict and scan.rejected:
         raise CheckpointError(
             f"{scan.rejected[0].path}: {scan.rejected[0].reason}; checkpoint.strict passes over none: remove it, or"
-            " start without strict"
+            " start without strict",
+            of_machine=scan.rejected[0].of_machine,
         )
     if scan.newest:
         if directory.resolve() != checkpoints.resolve():
@@ -69,7 +76,8 @@ def choose_start(resume: str, checkpoints: Path, *, strict: bool = False) -> Sta
         raise CheckpointError(
             f"checkpoint.resume: '{resume}', but {directory} holds no whole checkpoint"
             + (f" ({'; '.join(notes)})" if notes else "")
-            + f"; to train from scratch: {advice}"
+            + f"; to train from scratch: {advice}",
+            of_machine=any(rejected.of_machine for rejected in scan.rejected),
         )
     return Start(None, ("from scratch",))
 

@@ -10,8 +10,10 @@ from megatron_glm.checkpoint.discovery import scan_checkpoints
 from megatron_glm.checkpoint.reading import CheckpointReader
 from megatron_glm.checkpoint.together import together
 from megatron_glm.data.skip_list import SkipList
+from megatron_glm.files import Files
 from megatron_glm.parallel.groups import Groups
 from megatron_glm.parallel.ranks import Ranks
+from megatron_glm.training.checkpoints.rewind_file import RewindRecord, forget_rewind, keep_rewind
 from megatron_glm.training.checkpoints.starting import take_up
 from megatron_glm.training.control.steering import Steering
 from megatron_glm.training.engines.engine import Engine
@@ -24,6 +26,7 @@ class Rewinder:
     """Every rank calls it together with the others, while no save is under way.
 
     Args:
+        output: of the run; what is decided is kept there until a checkpoint holds it.
         directory: of the run's checkpoints.
         progress: that of the trainer, which changes.
         forget: is told the step of the checkpoint and its newest validation; what came later was never so.
@@ -36,6 +39,7 @@ class Rewinder:
         mishaps: Mishaps,
         steering: Steering,
         *,
+        output: Path,
         directory: Path,
         run_id: str,
         groups: Groups,
@@ -43,10 +47,12 @@ class Rewinder:
         progress: Progress,
         forget: Callable[[int, dict | None], None],
         record: Callable[[dict[str, Any]], None],
+        files: Files | None = None,
     ):
         self._engine = engine
         self._mishaps = mishaps
         self._steering = steering
+        self._output = output
         self._directory = directory
         self._run_id = run_id
         self._groups = groups
@@ -54,6 +60,7 @@ class Rewinder:
         self._progress = progress
         self._forget = forget
         self._record = record
+        self._files = files or Files()
 
     def __call__(self, wish: RewindWished) -> bool:
         """Take up weights, moments and place in the data again, and leave the samples out: whether that could be.
@@ -67,9 +74,9 @@ class Rewinder:
             self._warn(*damaged, f"no checkpoint of this run in {self._directory} to go back to; the step is skipped")
             return False
         left = self._progress.step
+        together(self._ranks, what, lambda: self._keep(Path(found), wish) if self._ranks.rank == 0 else None)
         checkpoint, saved = take_up(Path(found), self._engine, groups=self._groups, ranks=self._ranks)
-        skipped = (max(saved.samples, wish.end - wish.samples), wish.end)
-        skips = SkipList.of([*self._progress.skip_samples, *saved.skip_samples, skipped])
+        skipped, skips = self._left_out(saved, wish)
         self._progress.become(saved, skip_samples=skips.ranges)
         self._mishaps.go_back(checkpoint.state["mishaps"])
         self._steering.go_back(checkpoint.state["steering"], first_step=saved.step)
@@ -78,6 +85,27 @@ class Rewinder:
         told = {"from_step": left, "path": found, "ranges": [list(skipped)]}
         self._record({"kind": "rewind", **self._progress.position(), **told})
         return True
+
+    def saved(self) -> None:
+        """A checkpoint has been published: it holds what was decided before."""
+        if self._ranks.rank == 0:
+            forget_rewind(self._output, self._files)
+
+    def _keep(self, found: Path, wish: RewindWished) -> None:
+        """Before anything changes: from now on the next start does what this one would have done."""
+        saved = Progress(**CheckpointReader(found, verify=False).state["progress"])
+        record = RewindRecord(
+            run_id=self._run_id,
+            step=saved.step,
+            rewinds=self._mishaps.rewinds + 1,
+            skip_samples=[list(part) for part in self._left_out(saved, wish)[1].ranges],
+        )
+        keep_rewind(self._output, record, self._files)
+
+    def _left_out(self, saved: Progress, wish: RewindWished) -> tuple[tuple[int, int], SkipList]:
+        """The samples that are to be left out now, and all."""
+        skipped = (max(saved.samples, wish.end - wish.samples), wish.end)
+        return skipped, SkipList.of([*self._progress.skip_samples, *saved.skip_samples, skipped])
 
     def _newest(self) -> tuple[str | None, list[str]]:
         """The checkpoint to go back to, and what to say about newer ones."""

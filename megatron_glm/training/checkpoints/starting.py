@@ -15,6 +15,7 @@ from megatron_glm.checkpoint.opening import open_weights
 from megatron_glm.checkpoint.probing import checkpoint_bytes
 from megatron_glm.checkpoint.reading import CheckpointReader
 from megatron_glm.checkpoint.source import ValueSource, WeightsOnly
+from megatron_glm.checkpoint.together import told_by_rank
 from megatron_glm.checkpoint.training_state import check_state
 from megatron_glm.config.loading import config_from_tree
 from megatron_glm.config.schema import Config
@@ -24,7 +25,9 @@ from megatron_glm.parallel.groups import Groups
 from megatron_glm.parallel.ranks import Ranks
 from megatron_glm.training.checkpoints.changed_settings import changed_settings, check_changes
 from megatron_glm.training.checkpoints.resuming import Start, check_continues, check_same_model, choose_start
+from megatron_glm.training.checkpoints.rewind_file import kept_rewind
 from megatron_glm.training.checkpoints.same_data import check_same_data
+from megatron_glm.training.engines.canonical_state import check_same_shapes
 from megatron_glm.training.engines.engine import Engine
 from megatron_glm.training.engines.load_proof import prove_loaded
 from megatron_glm.training.progress import Progress
@@ -69,13 +72,26 @@ def choose(
         changes = changed_settings(checkpoint.state["config"], config)
         check_changes(start.path, changes, settings.allow_changes)
         told = ("changed: " + ", ".join(map(str, changes)),) if changes else ()
-        return replace(start, notes=start.notes + told)
+        return _with_rewind(replace(start, notes=start.notes + told), checkpoint, Path(config.train.output))
     if settings.init_from is None:
         return start
     source = open_weights(Path(settings.init_from), verify=True)
     if isinstance(source, CheckpointReader):
         check_same_model(source, config, tokenizer_hash=tokenizer_hash)
     return replace(start, weights=source.path, notes=(*start.notes, f"with the weights of {source.path}"))
+
+
+def _with_rewind(start: Start, checkpoint: CheckpointReader, output: Path) -> Start:
+    """What the run has decided after the checkpoint was saved; without the file it would decide so again."""
+    try:
+        rewind = kept_rewind(output, run_id=checkpoint.run_id, step=checkpoint.step)
+    except CheckpointError as error:
+        return replace(start, notes=(*start.notes, f"passed over {error}"))
+    if rewind is None:
+        return start
+    left_out = ", ".join(f"{first} to {end - 1}" for first, end in rewind.skip_samples)
+    told = f"back at step {rewind.step} after a rewind that no checkpoint holds yet: without the samples {left_out}"
+    return replace(start, notes=(*start.notes, told), rewind=rewind)
 
 
 def _check_saved_config(checkpoint: CheckpointReader) -> None:
@@ -93,18 +109,23 @@ def begin(config: Config, start: Start, engine: Engine, *, groups: Groups, ranks
     """
     if start.path:
         checkpoint, progress = take_up(start.path, engine, groups=groups, ranks=ranks)
-        progress.skip_samples = SkipList.of([*progress.skip_samples, *config.data.skip_samples]).ranges
+        decided = start.rewind.skip_samples if start.rewind else ()
+        progress.skip_samples = SkipList.of([*progress.skip_samples, *config.data.skip_samples, *decided]).ranges
+        state = dict(checkpoint.state)
+        if start.rewind:
+            state["mishaps"] = {**state["mishaps"], "rewinds": start.rewind.rewinds}
         what = f"both moments of step {progress.step}, saved by {layout_text(checkpoint.state)}"
-        notes = (*start.notes, _report(checkpoint, what, ranks))
-        return Beginning(progress, checkpoint.run_id, checkpoint.state, notes)
+        notes = (*start.notes, _report(checkpoint, what, ranks), *_nothing_left(config, progress))
+        return Beginning(progress, checkpoint.run_id, state, notes)
     run_id = ranks.gather(uuid.uuid4().hex)[0]
     progress = Progress(skip_samples=SkipList.of(config.data.skip_samples).ranges)
     if start.weights is None:
         return Beginning(progress, run_id, {}, start.notes)
-    source = open_weights(start.weights, verify=False)
+    with told_by_rank(ranks):
+        source = open_weights(start.weights, verify=False)
     if isinstance(source, CheckpointReader):
         source = WeightsOnly.of_checkpoint(source)
-    engine.load(source, step=0)
+    _load(engine, source, step=0, ranks=ranks)
     prove_loaded(engine, source, step=0, groups=groups, ranks=ranks)
     return Beginning(progress, run_id, {}, (*start.notes, _report(source, "no moments, the optimizer is new", ranks)))
 
@@ -114,13 +135,29 @@ def take_up(path: Path, engine: Engine, *, groups: Groups, ranks: Ranks) -> tupl
 
     Raises:
         CheckpointError: the parameters are not this model's, or do not arrive as they were saved; on all ranks.
+        RankError: this rank cannot read it.
     """
-    checkpoint = CheckpointReader(path, verify=False)
+    with told_by_rank(ranks):  # each machine reads for itself
+        checkpoint = CheckpointReader(path, verify=False)
     progress = Progress(**checkpoint.state["progress"])
-    engine.load(checkpoint, step=progress.updates)
+    _load(engine, checkpoint, step=progress.updates, ranks=ranks)
     engine.loss_scale.load(checkpoint.state.get("loss_scale"))
     prove_loaded(engine, checkpoint, step=progress.step, groups=groups, ranks=ranks)
     return checkpoint, progress
+
+
+def _load(engine: Engine, source: ValueSource, *, step: int, ranks: Ranks) -> None:
+    check_same_shapes(source.shapes, engine.shapes)  # of all ranks alike
+    with told_by_rank(ranks):
+        engine.load(source, step=step)
+
+
+def _nothing_left(config: Config, progress: Progress) -> tuple[str, ...]:
+    """What to say of a run that has made its last step: without it a start would end at once and not say why."""
+    steps = config.train.steps
+    if progress.step < steps:
+        return ()
+    return (f"nothing is left to do: step {progress.step} is made, train.steps is {steps}; a larger one goes on",)
 
 
 def _report(source: ValueSource, what: str, ranks: Ranks) -> str:

@@ -17,6 +17,8 @@ from collections.abc import Callable
 from types import TracebackType
 from typing import Self
 
+from megatron_glm.command import tell
+
 STOP_SIGNALS = (signal.SIGTERM, signal.SIGINT, signal.SIGUSR1)
 SAME_SECONDS = 5.0  # Ctrl-C reaches a process from the terminal, from its launcher, and from what started that
 _FATAL = 128  # the shell's way to say which signal ended a process
@@ -85,7 +87,7 @@ class StopSignals:
         if self._first is None:
             self._first, self._first_time = number, now
         elif now - self._first_time > SAME_SECONDS:
-            print(f"stopped at once by {number.name}, a second signal", file=sys.stderr, flush=True)
+            tell(f"stopped at once by {number.name}, a second signal", stream=sys.stderr)
             self._stop_at_once(_FATAL + number)
 
 

@@ -8,10 +8,24 @@ from typing import Any
 
 import deepspeed
 from deepspeed.accelerator import get_accelerator
+from deepspeed.runtime.config import DeepSpeedConfigError
 from deepspeed.runtime.engine import DeepSpeedEngine
+from deepspeed.runtime.zero.utils import ZeRORuntimeException
 
 from megatron_glm.config.schema import Config
 from megatron_glm.errors import ConfigError
+
+# pydantic's is a ValueError
+_REFUSALS = (
+    AttributeError,
+    AssertionError,
+    KeyError,
+    NotImplementedError,
+    TypeError,
+    ValueError,
+    DeepSpeedConfigError,
+    ZeRORuntimeException,
+)
 
 
 def start_deepspeed(settings: Config, /, **arguments: Any) -> DeepSpeedEngine:
@@ -33,7 +47,7 @@ def _expert_section_at_fault(config: Config) -> Iterator[None]:
     """What DeepSpeed raises while it reads its configuration, told as an error of our section for it."""
     try:
         yield
-    except (AttributeError, AssertionError, TypeError, ValueError) as error:  # pydantic's is a ValueError
+    except _REFUSALS as error:
         if not config.deepspeed:
             raise
         reason = " ".join(str(error).split()) or type(error).__name__

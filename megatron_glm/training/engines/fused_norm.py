@@ -5,11 +5,12 @@ from __future__ import annotations
 from collections.abc import Callable
 from importlib import import_module
 
+import torch.nn.functional as F
 from torch import Tensor, nn
 
 from megatron_glm.config.schema import Train
 from megatron_glm.parallel.linear import SpreadLayerNorm
-from megatron_glm.training.engines.apex import uses_apex
+from megatron_glm.training.engines.apex import apex_normalizes
 
 Kernel = Callable[[Tensor, Tensor, Tensor, tuple[int, ...], float], Tensor]  # x, weight, bias, shape, eps
 
@@ -26,6 +27,8 @@ class FusedLayerNorm(nn.LayerNorm):
 
     def forward(self, x: Tensor) -> Tensor:
         weight, bias = self._shared(self.weight, self.bias)
+        if not len(x):  # a micro-batch without targets; apex would start a grid of no blocks, which CUDA refuses
+            return F.layer_norm(x, self.normalized_shape, weight, bias, self.eps)
         return self._kernel(x, weight, bias, self.normalized_shape, self.eps)
 
 
@@ -35,7 +38,7 @@ def fuse_norms(model: nn.Module, settings: Train) -> None:
     Raises:
         ConfigError: NVIDIA's apex is asked for and not there, or `apex` is the PyPI package of that name.
     """
-    if not uses_apex(settings.fused_norm, "train.fused_norm"):
+    if not apex_normalizes(settings):
         return
     kernel = import_module("apex.normalization.fused_layer_norm").fused_layer_norm_affine
     for parent in list(model.modules()):

@@ -11,7 +11,7 @@ from collections.abc import Iterable, Mapping
 from megatron_glm.checkpoint.fingerprint import added_up, fingerprints
 from megatron_glm.checkpoint.format import Fragment
 from megatron_glm.checkpoint.source import ValueSource
-from megatron_glm.errors import CheckpointError
+from megatron_glm.errors import CheckpointError, ConfigError
 from megatron_glm.parallel.groups import Groups
 from megatron_glm.parallel.ranks import Ranks
 from megatron_glm.training.engines.replica_check import check_replicas
@@ -35,6 +35,23 @@ def prove_loaded(engine: StatefulEngine, source: ValueSource, *, step: int, grou
     check_replicas(engine.copies(), step=step, groups=groups, ranks=ranks)
 
 
+def prove_linked(engine: StatefulEngine, ranks: Ranks) -> None:
+    """See that the fp32 weights of a fresh engine are where saves and loads look for them.
+
+    DeepSpeed tells where they are, and under some settings it is wrong: training is right then, and what is saved is
+    another parameter's values. A load alone does not show it, as it puts them back to where it took them from.
+
+    Raises:
+        ConfigError: they are elsewhere; on all ranks.
+    """
+    rounded, working = (_over_ranks(part, ranks) for part in (engine.rounded_fragments(), engine.working_fragments()))
+    if different := sorted(key for key in working if working[key] != rounded.get(key)):
+        raise ConfigError(
+            f"deepspeed: a setting of this section puts the fp32 values of {len(different)} parameters elsewhere than"
+            f" checkpoints look for them, the first is '{different[0]}'; remove it: nothing was trained"
+        )
+
+
 def _over_ranks(fragments: Iterable[Fragment], ranks: Ranks) -> dict[str, int]:
     return added_up(ranks.gather(fingerprints(fragments)))
 
@@ -44,5 +61,6 @@ def _compare(found: Mapping[str, int], wanted: Mapping[str, int], what: str) -> 
     if different:
         raise CheckpointError(
             f"{what} other values of {len(different)} of {len(wanted)} parameters and moments than it stores, the first"
-            f" is '{different[0]}'; this is a defect of the program or of the machine: nothing was trained"
+            f" is '{different[0]}'; this is a defect of the program or of the machine: nothing was trained",
+            of_machine=True,
         )

@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 from functools import partial
 
+from megatron_glm.config.combinations import check_words
 from megatron_glm.config.schema import Config
-from megatron_glm.errors import ConfigError
 from megatron_glm.model.glm import GLM
 from megatron_glm.model.sizes import padded_vocab_size
 from megatron_glm.parallel.groups import Groups
@@ -20,12 +20,7 @@ def check_divides(config: Config, num_ids: int) -> None:
     Raises:
         ConfigError: the rows of the word table do not divide.
     """
-    tensor = config.parallel.tensor
-    if (rows := padded_vocab_size(config.model, num_ids)) % tensor:
-        raise ConfigError(
-            f"parallel.tensor: {tensor} does not divide the {rows} rows of the word table; "
-            f"set model.vocab_size to {-(-rows // tensor) * tensor}"
-        )
+    check_words(config, padded_vocab_size(config.model, num_ids))
 
 
 def build_model(config: Config, num_ids: int, groups: Groups, stages: Sequence[range]) -> GLM:

@@ -9,10 +9,10 @@ from torch import nn
 
 from megatron_glm.config import schema
 from megatron_glm.model.decay import decayed_names
-from megatron_glm.training.engines.apex import uses_apex
+from megatron_glm.training.engines.apex import apex_updates
 
 
-def build_optimizer(module: nn.Module, settings: schema.Optimizer) -> torch.optim.Optimizer:
+def build_optimizer(module: nn.Module, settings: schema.Optimizer, *, zero_stage: int) -> torch.optim.Optimizer:
     """The optimizer of a run; its learning rate is set before every step.
 
     Raises:
@@ -25,6 +25,6 @@ def build_optimizer(module: nn.Module, settings: schema.Optimizer) -> torch.opti
         {"params": [p for name, p in named.items() if name not in decayed], "weight_decay": 0.0},
     ]
     options = {"lr": settings.learning_rate, "betas": (settings.beta1, settings.beta2), "eps": settings.eps}
-    if uses_apex(settings.fused, "optimizer.fused"):
+    if apex_updates(settings, zero_stage=zero_stage):
         return import_module("apex.optimizers").FusedAdam(groups, **options, adam_w_mode=True)
     return torch.optim.AdamW(groups, **options, fused=True)

@@ -62,7 +62,7 @@ class PipelineEngine(StatefulEngine):
         self._engine = start_deepspeed(
             config,
             model=module,
-            optimizer=build_optimizer(module, config.optimizer),
+            optimizer=build_optimizer(module, config.optimizer, zero_stage=config.parallel.zero_stage),
             config=deepspeed_json(config, accumulation=accumulation, num_parameters=self.num_parameters),
         )
         # A stage takes its micro-batches itself; what DeepSpeed loads for the first and the last is thrown away.

@@ -66,7 +66,8 @@ def check_replicas(copies: Iterable[Copy], *, step: int, groups: Groups, ranks: 
         holders = _holders(hashes.get(names[0]), ranks)
         raise ReplicaError(
             f"step {step}: parameter {names[0]} is not the same on {holders}; stopped, and nothing was saved after it:"
-            " continue from the last checkpoint, and have these ranks' devices checked if it comes again"
+            " continue from the last checkpoint, and have these ranks' devices checked if it comes again",
+            of_machine=True,
         )
 
 

@@ -54,7 +54,7 @@ class ZeroEngine(StatefulEngine):
         mark_shards(model, groups)
         module.to(self.device)
         tree = deepspeed_json(config, accumulation=accumulation, num_parameters=self.num_parameters)
-        optimizer = build_optimizer(module, config.optimizer)
+        optimizer = build_optimizer(module, config.optimizer, zero_stage=config.parallel.zero_stage)
         self._engine = start_deepspeed(
             config, model=module, optimizer=optimizer, config=tree, mpu=ModelParallelUnit(groups)
         )

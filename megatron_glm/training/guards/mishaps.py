@@ -45,7 +45,8 @@ class Mishaps:
         self._documents = documents
         self._detector = SpikeDetector(train.spikes.window, train.spikes.factor)
         self._spike: Spike | None = None
-        self._not_finite = self._spikes = self._rewinds = 0  # the first two in a row
+        self._not_finite = self._spikes = 0  # in a row
+        self._rewinds = 0
         self._phase: int | None = None
         if saved:
             self._load(saved)
@@ -90,6 +91,11 @@ class Mishaps:
             self._spikes = 0
         else:
             self._tell_spike(step, self._spike, samples)
+
+    @property
+    def rewinds(self) -> int:
+        """Of the run so far."""
+        return self._rewinds
 
     def state(self) -> dict[str, Any]:
         """What a resume needs to judge alike: anything JSON can hold."""

@@ -19,6 +19,8 @@ from pathlib import Path
 from types import TracebackType
 from typing import Self
 
+from megatron_glm.command import tell
+
 STACKS = "stacks"
 _LOOK_SECONDS = 1.0
 _OTHERS_SECONDS = 3.0  # until the other ranks have written their stacks: a launcher ends them all with the first
@@ -127,4 +129,4 @@ class Watchdog:
         with suppress(OSError):
             print(f"{line}, pid {os.getpid()}, {time.strftime('%Y-%m-%d %H:%M:%S')}", file=self._stream, flush=True)
             faulthandler.dump_traceback(file=self._stream, all_threads=True)
-        print(f"error: {line}; see {self._path}", file=sys.stderr, flush=True)
+        tell(f"error: {line}; see {self._path}", stream=sys.stderr)

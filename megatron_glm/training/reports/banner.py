@@ -9,11 +9,12 @@ from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 
 from megatron_glm.config.schema import Config, Objective, Source
-from megatron_glm.model.sizes import padded_vocab_size, parameter_shapes
+from megatron_glm.model.sizes import padded_vocab_size
 from megatron_glm.parallel.layout import Layout
 from megatron_glm.planning.stages import Division
 from megatron_glm.planning.typical_step import sent_per_step
-from megatron_glm.training.reports.layout_table import layout_table, pipeline_picture, rank_parameters
+from megatron_glm.planning.zero_communication import local_elements
+from megatron_glm.training.reports.layout_table import layout_table, pipeline_picture
 from megatron_glm.training.reports.reporting import short_number
 
 _PACKAGES = ("megatron_glm", "torch", "deepspeed", "triton", "numpy")
@@ -81,30 +82,29 @@ def banner(
         "validation": f"{train.eval_samples} held-out windows at most; unigram entropy "
         + ", ".join(f"{name} {value:.3f}" for name, value in entropy.items()),
         "checkpoint": f"{short_number(num_parameters * _BYTES_PER_PARAMETER)}B each, in {train.output}/checkpoints",
+        **_spread(config, replicas, accumulation, num_ids, division.stages),
         "start": start,
         "to resume": "give the same command again",
     }
     width = max(map(len, lines))
     indent = "\n" + " " * (width + 2)
-    shown = [f"{name:>{width}}  {text.replace(chr(10), indent)}" for name, text in lines.items()]
-    spread = _spread(config, replicas, accumulation, num_ids, division.stages)
-    return "\n".join([*shown, *(f"{'':>{width}}  {line}" for line in spread)])
+    return "\n".join(f"{name:>{width}}  {text.replace(chr(10), indent)}" for name, text in lines.items())
 
 
-def _spread(config: Config, replicas: int, accumulation: int, num_ids: int, stages: Sequence[range]) -> list[str]:
+def _spread(config: Config, replicas: int, accumulation: int, num_ids: int, stages: Sequence[range]) -> dict[str, str]:
     """Which rank has what, and the pipeline's schedule, where ranks share a model."""
     layout = Layout(replicas, config.parallel.pipeline, config.parallel.tensor)
     if layout.tensor == layout.pipeline == 1:
-        return []
+        return {}
     table = layout_table(
         layout,
         stages=stages,
         heads=config.model.num_attention_heads,
         words=padded_vocab_size(config.model, num_ids),
-        parameters=rank_parameters(parameter_shapes(config.model, num_ids), layout, stages),
+        parameters=[sum(local_elements(config, layout, num_ids=num_ids, layers=layers).values()) for layers in stages],
     )
-    picture = pipeline_picture(layout.pipeline, accumulation) if layout.pipeline > 1 else ""
-    return [*table.splitlines(), *picture.splitlines()]
+    picture = {"schedule": pipeline_picture(layout.pipeline, accumulation)} if layout.pipeline > 1 else {}
+    return {"ranks": table, **picture}
 
 
 def _divided(config: Config) -> str:

@@ -6,6 +6,7 @@ from pathlib import Path
 from types import TracebackType
 from typing import Self
 
+from megatron_glm.command import tell
 from megatron_glm.config.schema import Config
 from megatron_glm.training.reports.metrics import MetricsLog
 from megatron_glm.training.reports.plots import plot_metrics
@@ -31,7 +32,7 @@ class Console:
 
     def say(self, text: str) -> None:
         if self._metrics:
-            print(text, flush=True)
+            tell(text)
 
     def record(self, record: dict) -> None:
         if record["kind"] == "validation":

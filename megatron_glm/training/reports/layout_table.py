@@ -2,38 +2,11 @@
 
 from __future__ import annotations
 
-import math
-import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 
-from megatron_glm.parallel.cuts import Shard
 from megatron_glm.parallel.layout import Coordinates, Layout
 
 _LARGEST_SCHEDULE = 10  # micro-batches that are drawn
-
-
-def rank_parameters(shapes: Mapping[str, tuple[int, ...]], layout: Layout, stages: Sequence[range]) -> list[int]:
-    """Parameters of a rank of each stage: its layers, what belongs to the ends, and its share of what is cut.
-
-    Args:
-        shapes: of the whole parameters, by name.
-    """
-    return [
-        sum(
-            math.prod(Shard.of(name, rank=0, size=layout.tensor).shape(shape))
-            for name, shape in shapes.items()
-            if _is_on(name, layers, is_first=layers is stages[0], is_last=layers is stages[-1])
-        )
-        for layers in stages
-    ]
-
-
-def _is_on(name: str, layers: range, *, is_first: bool, is_last: bool) -> bool:
-    if layer := re.search(r"layers\.(\d+)\.", name):
-        return int(layer[1]) in layers
-    if name == "word_embeddings.weight":  # both ends have it
-        return is_first or is_last
-    return is_last if "final_layernorm" in name else is_first
 
 
 def layout_table(layout: Layout, *, stages: Sequence[range], heads: int, words: int, parameters: Sequence[int]) -> str:

@@ -14,7 +14,7 @@ from megatron_glm.errors import UserError
 from megatron_glm.parallel.groups import Groups
 from megatron_glm.parallel.ranks import DistributedRanks
 from megatron_glm.training.engines.engine_state import local_parts
-from megatron_glm.training.engines.load_proof import prove_loaded
+from megatron_glm.training.engines.load_proof import prove_linked, prove_loaded
 from tests.distributed.training import cases
 
 
@@ -40,6 +40,15 @@ SPOILS: dict[str, Callable[[cases.Engine], None]] = {
     "exp_avg_sq": lambda engine: spoil_fp32("exp_avg_sq", engine),
     "working": spoil_working,
 }
+
+
+def linked(settings: Config, engine: cases.Engine, groups: Groups) -> str:
+    """What is found of a fresh engine."""
+    try:
+        prove_linked(engine, DistributedRanks())
+    except UserError as error:
+        return f"{type(error).__name__}: {error}"
+    return ""
 
 
 def prove_and_spoil(directory: str, settings: Config, engine: cases.Engine, groups: Groups) -> dict[str, str]:

@@ -5,6 +5,9 @@ from __future__ import annotations
 import os
 from datetime import timedelta
 
+import pytest
+import torch
+
 from megatron_glm.errors import RankError
 from megatron_glm.training.processes import distributed_processes
 
@@ -17,3 +20,16 @@ def alone_of_two(rank: int, port: int) -> str:
             return "met"
     except RankError as error:
         return str(error)
+
+
+def ninth_of_eight_gpus() -> str:
+    """The message of a process for which its node has no GPU."""
+    os.environ |= {"RANK": "17", "LOCAL_RANK": "8"}
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(torch.cuda, "is_available", lambda: True)
+        patch.setattr(torch.cuda, "device_count", lambda: 8)
+        try:
+            with distributed_processes(threads=1):
+                return "met"
+        except RankError as error:
+            return str(error)

@@ -6,6 +6,7 @@ import pytest
 
 from tests.distributed.ranks import run_ranks
 from tests.distributed.training import cases, layouts, load_cases
+from tests.distributed.training.option_cases import with_options
 
 pytestmark = pytest.mark.distributed
 
@@ -19,6 +20,7 @@ LAYOUTS = {
     "tensor": {"stage": 1, "tensor": 2},
     "pipeline": {"stage": 1, "pipeline": 2},
 }
+PARTS = {"sub_group_size": 3000, "stage3_param_persistence_threshold": 100}
 CHANGED = {"learning_rate": 3e-3, "beta1": 0.5, "beta2": 0.7, "eps": 1e-4, "weight_decay": 0.9}
 
 
@@ -89,3 +91,19 @@ def test_the_optimizer_goes_on_with_the_settings_of_the_configuration(resumed, u
     assert resumed[name]["loss"] == pytest.approx(resumed["ZeRO 0"]["loss"], rel=1e-5)
     assert resumed[name]["loss"][0] == pytest.approx(unchanged["loss"][0], rel=1e-5)  # nothing was updated before it
     assert abs(resumed[name]["loss"][1] / unchanged["loss"][1] - 1) > 1e-4
+
+
+def test_weights_that_are_not_where_they_are_said_to_be_stop_a_fresh_run():
+    """Without the setting nothing is found, under any layout."""
+    round_robin = [
+        one.model_copy(update={"deepspeed": {"zero_optimization": {"round_robin_gradients": True}}})
+        for one in (cases.config(stage=1, micro=2), cases.config(stage=2, micro=2))
+    ]
+    offloaded = [with_options(cases.config(stage=s, micro=2), parallel={"offload_optimizer": "cpu"}) for s in (1, 3)]
+    # As a model of more than a billion parameters a rank has them.
+    in_parts = cases.config(stage=3, micro=2).model_copy(update={"deepspeed": {"zero_optimization": PARTS}})
+    well = [*map(settings, LAYOUTS), *offloaded, in_parts]
+    for of_rank in run_ranks(2, layouts.in_turn, load_cases.linked, [*well, *round_robin]):
+        assert of_rank[: len(well)] == [""] * len(well)
+        for found in of_rank[len(well) :]:
+            assert found.startswith("ConfigError: deepspeed: a setting of this section puts the fp32 values of ")

@@ -20,3 +20,8 @@ def test_a_process_that_stays_alone_says_where_it_waited(rank, port):
     assert message.startswith(f"rank {rank}: the processes do not meet at 127.0.0.1:{port} (")
     assert message.endswith("all machines reach each other (docs/launching.md)")
     assert "\n" not in message
+
+
+def test_a_process_without_a_gpu_says_so_itself_since_the_others_have_theirs():
+    (message,) = run_ranks(1, cases.ninth_of_eight_gpus)
+    assert message.startswith("rank 17: process 8 of its node has no GPU: it sees 8; start fewer processes with")

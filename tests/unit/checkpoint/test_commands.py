@@ -108,7 +108,7 @@ def test_verify_names_a_flipped_bit_and_reads_the_others_too(saved, checkpoints,
     captured = capsys.readouterr()
     assert "step_00000002: DAMAGED" in captured.out
     assert "step_00000003: whole" in captured.out
-    assert captured.err.startswith("error: 1 checkpoints are damaged: step_00000002: ")
+    assert captured.err.startswith("error: 1 of 2 checkpoints damaged: step_00000002: ")
     assert f"{part} was changed" in captured.err
 
 

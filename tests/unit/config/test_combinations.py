@@ -60,6 +60,16 @@ def test_an_offloaded_optimizer_is_not_apex_s(fused):
         check_combinations(wanted)
 
 
+def test_apex_s_optimizer_is_refused_where_its_count_of_updates_would_be_wrong():
+    for stage, fused in ((2, "apex"), (3, "auto"), (3, "torch")):
+        wanted = config(zero_stage=stage)
+        chosen = wanted.optimizer.model_copy(update={"fused": fused})
+        check_combinations(wanted.model_copy(update={"optimizer": chosen}))
+    apex = wanted.optimizer.model_copy(update={"fused": "apex"})
+    with pytest.raises(ConfigError, match=r"optimizer\.fused: apex with parallel.* use .*=torch, or .*zero_stage=2"):
+        check_combinations(wanted.model_copy(update={"optimizer": apex}))
+
+
 @pytest.mark.parametrize("precision", ["bf16", "fp16"])
 def test_low_precision_without_master_weights_is_refused_with_the_nearest_possible_stage(precision):
     wanted = config(zero_stage=0)
@@ -101,3 +111,14 @@ def test_our_kernels_are_refused_for_heads_that_they_do_not_have():
     check_combinations(with_attention("auto", hidden_size=136))
     with pytest.raises(ConfigError, match=r"up to 128 features, and .* is 136; use auto"):
         check_combinations(with_attention("triton", hidden_size=136))
+
+
+def test_the_rows_of_a_word_table_that_is_asked_for_are_shared():
+    one = config(tensor=1)
+    asked = one.model.model_copy(update={"vocab_size": 384, "num_attention_heads": 8})
+    shared = one.model_copy(update={"model": asked})
+    check_combinations(shared)
+    check_combinations(shared.model_copy(update={"parallel": one.parallel.model_copy(update={"tensor": 2})}))
+    odd = shared.model_copy(update={"model": asked.model_copy(update={"vocab_size": 383})})
+    with pytest.raises(ConfigError, match=r"parallel\.tensor: 2 does not divide the 383 rows .*vocab_size to 384"):
+        check_combinations(odd.model_copy(update={"parallel": one.parallel.model_copy(update={"tensor": 2})}))

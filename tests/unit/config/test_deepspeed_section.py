@@ -11,9 +11,16 @@ from megatron_glm.errors import ConfigError
     [
         ({"gradient_accumulation_steps": 4}, "gradient_accumulation_steps: is decided by train.global_batch_size"),
         ({"gradient_clipping": 0.1}, "gradient_clipping: is decided by optimizer.gradient_clipping"),
+        ({"managed_gradient_accumulation": False}, "managed_gradient_accumulation: is decided by train.global_batch_s"),
         ({"fp16": {"enabled": True}}, "fp16: is decided by train.precision"),
+        ({"bfloat16": {"enabled": True}}, "bfloat16: is decided by train.precision"),
+        ({"torch_autocast": {"enabled": True}}, "torch_autocast: is decided by train.precision"),
         ({"pipeline": {"pipe_partitioned": True}}, "pipeline: is decided by parallel.pipeline and train.recompute"),
         ({"zero_optimization": {"stage": 3}}, "zero_optimization.stage: is decided by parallel.zero_stage"),
+        (
+            {"zero_optimization": {"offload_optimizer": {"device": "nvme"}}},
+            "zero_optimization.offload_optimizer.device: is decided by parallel.offload_optimizer",
+        ),
     ],
 )
 def test_it_cannot_contradict_the_others(expert, message):
@@ -21,6 +28,13 @@ def test_it_cannot_contradict_the_others(expert, message):
         check_deepspeed_section(expert)
 
 
+def test_what_would_spoil_checkpoints_is_refused():
+    check_deepspeed_section({"zero_optimization": {"round_robin_gradients": False}})
+    with pytest.raises(ConfigError, match=r"zero_optimization\.round_robin_gradients: true .*; leave it out"):
+        check_deepspeed_section({"zero_optimization": {"round_robin_gradients": True}})
+
+
 def test_the_rest_is_the_expert_s():
     check_deepspeed_section({})
     check_deepspeed_section({"zero_optimization": {"reduce_bucket_size": 5}, "communication_data_type": "bf16"})
+    check_deepspeed_section({"zero_optimization": {"offload_optimizer": {"pin_memory": True}}})

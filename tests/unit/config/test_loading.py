@@ -87,6 +87,27 @@ def test_a_mistake_is_named_with_field_value_and_remedy(config_file, override, m
     assert "\n" not in str(caught.value)
 
 
+@pytest.mark.parametrize(
+    ("right", "misspelt", "key"),
+    [
+        ("learning_rate", "learning_rte", "optimizer.learning_rate"),
+        ("optimizer:", "optimzer:", "optimizer"),
+        ("path: corpora/a", "pth: corpora/a", "data.sources[0].path"),
+    ],
+)
+def test_a_required_key_that_is_misspelt_is_one_mistake(config_file, right, misspelt, key):
+    config_file.write_text(MINIMAL.replace(right, misspelt))
+    with pytest.raises(ConfigError) as caught:
+        load_config(config_file)
+    assert str(caught.value).endswith(f"did you mean '{key}'?")
+
+
+def test_two_mistakes_are_counted(config_file):
+    config_file.write_text(MINIMAL.replace("learning_rate", "learning_rte").replace("steps: 10, ", ""))
+    with pytest.raises(ConfigError, match=r"did you mean 'optimizer.learning_rate'\? \(and 1 more\)$"):
+        load_config(config_file)
+
+
 def test_a_missing_section_is_named(tmp_path):
     path = tmp_path / "config.yaml"
     path.write_text(MINIMAL.replace("optimizer: {learning_rate: 1e-4}", ""))
@@ -111,6 +132,11 @@ def test_broken_yaml_is_named_with_its_line(tmp_path, text, message):
     path.write_text(text)
     with pytest.raises(ConfigError, match=message):
         load_config(path)
+
+
+def test_a_directory_in_the_place_of_a_file_is_named(tmp_path):
+    with pytest.raises(ConfigError, match=r"cannot be read \(Is a directory\); name a YAML file$"):
+        load_config(tmp_path)
 
 
 def test_a_missing_file_is_named(tmp_path):

@@ -167,8 +167,7 @@ def test_a_long_file_is_read_in_small_pieces(tmp_path):
 
 def test_row_groups_in_another_order_are_read_as_one(tmp_path, monkeypatch):
     path = parquet(tmp_path / "a.parquet", text=TEXTS)
-    begins = iter(range(100, 0, -1))
-    monkeypatch.setattr("data_tools.columnar._first_byte", lambda group: next(begins))
+    monkeypatch.setattr("data_tools.columnar.row_group_begins", lambda path: list(range(15, 0, -1)))
     assert [(c.start, c.stop, c.first_byte) for c in chunks(str(path))] == [(0, 100, 0)]
     monkeypatch.undo()
     assert [text for piece in read_texts(str(path), 0, 100, "text") for text in piece] == TEXTS

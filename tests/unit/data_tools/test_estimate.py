@@ -57,6 +57,29 @@ def test_a_small_corpus_is_read_whole_and_known_exactly(request_of):
     assert size == pytest.approx(expected.disk_bytes, rel=0.1)
 
 
+def test_the_last_documents_of_every_file_are_counted(tmp_path, request_of):
+    # Their bytes are read before they are: the last paragraph, and the rest of a block of short documents.
+    (tmp_path / "open.txt").write_text("one of many\n\n" * 50_000 + "the last, without a blank line")
+    short = "".join(f'{{"text": "a {number}"}}\n' for number in range(9000))
+    (tmp_path / "short.jsonl").write_text(short)
+    (tmp_path / "short.jsonl.gz").write_bytes(gzip.compress(short.encode(), mtime=0))
+    pyarrow.parquet.write_table(
+        pyarrow.table({"text": [f"a {number}" for number in range(9000)]}), tmp_path / "short.parquet"
+    )
+    for name, documents in [("open.txt", 50_001)] + [
+        (f"short.{kind}", 9000) for kind in ("jsonl", "jsonl.gz", "parquet")
+    ]:
+        assert estimate_of(request_of(inputs=[str(tmp_path / name)])).documents == documents, name
+
+
+def test_short_documents_at_the_places_of_a_sample_are_all_counted(tmp_path, request_of, monkeypatch):
+    monkeypatch.setattr(data_tools.estimate, "_SPOTS", 2)
+    (tmp_path / "lines.jsonl").write_text('{"text": "a"}\n' * 60_000)
+    expected = estimate_of(request_of(inputs=[str(tmp_path / "lines.jsonl")]))
+    assert expected.sample.documents > 30_000
+    assert expected.documents == pytest.approx(60_000, rel=0.01)
+
+
 @pytest.mark.parametrize("changes", [{"sentences": True}, {"min_tokens": 40}, {"malformed": "skip"}])
 def test_what_options_drop_and_add_is_foreseen(tmp_path, request_of, changes):
     with open(tmp_path / "a.txt", "ab") as stream:
@@ -105,15 +128,19 @@ def test_the_command_prints_the_estimate_and_writes_nothing(tmp_path, request_of
     lines = capsys.readouterr().out.splitlines()
     assert [line.split()[0] for line in lines] == ["sample", "documents", "tokens", "shards", "disk", "time"]
     assert "2,100 documents" in lines[0]
+    assert lines[0].endswith(" MB of input, all of it")
+    assert lines[1] == "documents  about 2,100"
     assert "uint16" in lines[2]
     assert "for 3 processes" in lines[5]
     assert sorted(tmp_path.iterdir()) == before
+    assert main([*arguments, "--dry-run", "--workers", "3", "--dedupe", "exact"]) == 0
+    assert capsys.readouterr().out.splitlines()[1] == "documents  about 2,100, duplicates still counted"
 
 
 def test_a_full_disk_is_foreseen_before_the_start(tmp_path, request_of, monkeypatch):
     usage = shutil.disk_usage(tmp_path)._replace(free=100_000)
     monkeypatch.setattr(shutil, "disk_usage", lambda path: usage)
-    with pytest.raises(DataError, match=r"--output: '.*out' needs about 0\.000\d+ GB, its disk has 0\.0001 GB; free"):
+    with pytest.raises(DataError, match=r"--output: '.*out' needs about \d+ kB, its disk has 100 kB; free"):
         preprocess(request_of())
     assert not list(tmp_path.glob("*out*"))
     with pytest.raises(DataError, match="needs about"):

@@ -37,11 +37,12 @@ def test_more_threads_than_cores_are_a_warning(monkeypatch):
     assert (crowded.status, crowded.fix) == ("warn", "set train.threads to 2, or OMP_NUM_THREADS")
 
 
-def test_bf16_without_its_instructions_is_a_warning(monkeypatch):
+def test_bf16_without_its_instructions_is_a_warning_and_fp16_a_fault(monkeypatch):
     monkeypatch.setattr(torch.cuda, "is_available", lambda: False)
     monkeypatch.setattr(machine, "cpu_flags", lambda: {"avx2"})
     assert only(machine.check_devices(alone=True, precision="fp32")).status == "ok"
     assert only(machine.check_devices(alone=True, precision="bf16")).status == "warn"
+    assert only(machine.check_devices(alone=True, precision="fp16")).status == "fail"
     monkeypatch.setattr(machine, "cpu_flags", lambda: {"avx2", "amx_bf16"})
     assert only(machine.check_devices(alone=True, precision="bf16")).status == "ok"
 

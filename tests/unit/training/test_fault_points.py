@@ -7,7 +7,8 @@ from types import SimpleNamespace
 import pytest
 import torch
 
-from megatron_glm.errors import ConfigError
+from megatron_glm.data.file_array import ReadOnlyFile
+from megatron_glm.errors import ConfigError, DataError, is_of_machine
 from megatron_glm.training import fault_points
 from megatron_glm.training.fault_points import Fault, FaultPoints, PlantedError, read_faults
 from megatron_glm.training.progress import Progress
@@ -22,6 +23,10 @@ class Engine:
 
     def fragments(self):
         yield from "abc"
+
+    def update(self, learning_rate):
+        self.optimizer.step()
+        return learning_rate
 
 
 class Loader:
@@ -51,7 +56,11 @@ def test_a_fault_is_of_one_rank_and_of_one_start():
 
 
 @pytest.mark.parametrize(
-    "text", ["nowhere:kill", "data", "data:step=x:kill", "data:kill:hang", "data:signal=SIGNONE", "data:when=2:kill"]
+    "text",
+    [
+        *("nowhere:kill", "data", "data:step=x:kill", "data:kill:hang", "data:signal=SIGNONE", "data:when=2:kill"),
+        *("data:flip", "optimizer:unreadable"),
+    ],
 )
 def test_a_fault_that_is_none_is_one_clear_line(text):
     with pytest.raises(ConfigError, match=r"^GLM_FAULT: .* is no fault; expected PHASE:rank=R:step=S:KIND"):
@@ -90,6 +99,31 @@ def test_a_fault_of_a_step_strikes_in_its_phase_and_step(phase):
     assert strike(phase, ACTS[phase])
     assert not strike(phase, ACTS[phase], progress=1)
     assert not strike(phase, ACTS[phase], progress=3)
+
+
+def test_one_bit_is_flipped_after_the_update_of_its_step():
+    engine, progress = Engine(), Progress(step=1)
+    plant([Fault("optimizer", "flip", step=3)], engine=engine, loader=Loader(), progress=progress)
+    before, flipped = engine.module.weight.detach().clone(), []
+    for progress.step in (1, 2, 3):
+        assert engine.update(0.5) == 0.5
+        bits = engine.module.weight.detach().view(torch.int32) ^ before.view(torch.int32)
+        flipped.append(sum(int(word).bit_count() for word in bits.flatten()))
+    assert flipped == [0, 1, 1]
+
+
+def test_one_read_of_a_file_is_one_of_a_disk_that_fails(tmp_path):
+    (tmp_path / "a").write_bytes(b"content")
+    file, loader, progress = ReadOnlyFile(tmp_path / "a"), Loader(), Progress(step=1)
+    plant([Fault("data", "unreadable", step=3)], engine=Engine(), loader=loader, progress=progress)
+    loader._next()
+    assert file.read(0, 7) == b"content"
+    progress.step = 2
+    loader._next()
+    with pytest.raises(DataError, match="Input/output error") as failure:
+        file.read(0, 7)
+    assert is_of_machine(failure.value)
+    assert file.read(0, 7) == b"content"
 
 
 def test_it_strikes_once():

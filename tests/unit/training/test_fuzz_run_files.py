@@ -6,6 +6,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from megatron_glm.config.schema import Overrides
+from megatron_glm.data.skip_list import SkipList
+from megatron_glm.errors import CheckpointError
+from megatron_glm.training.checkpoints.rewind_file import REWIND_FILE, RewindRecord, kept_rewind
 from megatron_glm.training.control.overrides import OVERRIDES_FILE, OverridesFile
 from megatron_glm.training.control.stopping import END_FILE, End, read_end
 from megatron_glm.training.reports.metrics import MetricsLog, read_metrics
@@ -70,5 +73,25 @@ def test_the_end_of_a_start_is_read_whole_or_not_by_fuzz(tmp_path, examples):
         with bounded():
             end = read_end(tmp_path)
         assert end is None or (type(end), type(end.step), type(end.finished), type(end.reason)) == (End, int, bool, str)
+
+    holds()
+
+
+@fuzz_test
+def test_a_kept_rewind_is_one_or_refused_by_fuzz(tmp_path, examples):
+    tree = {"run_id": "run", "step": 4, "rewinds": 2, "skip_samples": [[0, 3], [50, 70]]}
+
+    @fuzz(examples)
+    @given(content=damaged(to_json(tree)) | damaged_tree(tree).map(to_json))
+    def holds(content):
+        (tmp_path / REWIND_FILE).write_bytes(content)
+        with bounded():
+            try:
+                kept = kept_rewind(tmp_path, run_id="run", step=4)
+            except CheckpointError:
+                return
+            assert kept is None or RewindRecord.model_validate(kept.model_dump()) == kept
+            if kept is not None:
+                SkipList.of(kept.skip_samples).take(0, 100)
 
     holds()

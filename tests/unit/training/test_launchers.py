@@ -1,5 +1,6 @@
 """Who a process is under each launcher, by the variables that the launcher sets."""
 
+import re
 import socket
 
 import pytest
@@ -116,6 +117,18 @@ def test_rank_0_tells_an_error_of_all_and_the_others_wait_for_it(process):
     with pytest.raises(SystemExit) as end, told_once():
         raise ConfigError("wrong")
     assert end.value.code == 2
+    assert len(waited) == 1
+    with pytest.raises(SystemExit) as end, told_once():
+        raise ConfigError("gone", of_machine=True)
+    assert end.value.code == 4
+
+
+def test_an_error_of_another_machine_is_told_by_its_first_rank_if_rank_0_has_not_ended_the_job(process, monkeypatch):
+    waited = process("4")
+    monkeypatch.setenv("MPI_LOCALRANKID", "0")
+    told = rf"rank 4 on {re.escape(socket.gethostname())}: conf/large\.yaml: no such file"
+    with pytest.raises(RankError, match=told), told_once():
+        raise ConfigError("conf/large.yaml: no such file")
     assert len(waited) == 1
 
 

@@ -22,7 +22,7 @@ def test_a_run_that_says_it_ended_well_is_not_started_again_whatever_its_launche
     assert finish(after(code, well=True, wish=15)) == 0
 
 
-@pytest.mark.parametrize("code", [0, 1, 3, -9, 247, 137])
+@pytest.mark.parametrize("code", [0, 1, 3, 4, -9, 247, 137])
 def test_any_other_end_is_a_restart(code):
     assert after(code) == Restart(number=1, pause=5.0)
 

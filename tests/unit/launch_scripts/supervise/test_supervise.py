@@ -113,6 +113,17 @@ def test_where_no_rank_runs_on_this_machine_the_stop_file_is_made(supervise):
     code, errors = run.finish()
     assert code == 0
     assert f"SIGTERM: no rank runs on this machine; made {run.output / 'stop'} for those on others" in errors
+    assert (run.output / "stop").read_text() == "launch_scripts.supervise: SIGTERM\n"
+
+
+@pytest.mark.parametrize("text", ["launch_scripts.supervise: SIGUSR1\n", ""])
+def test_a_stop_file_that_an_earlier_supervisor_left_is_removed_and_a_person_s_stays(supervise, tmp_path, text):
+    """One whose job's time was over before a rank could obey it would stop the next job too."""
+    stop = tmp_path / "run" / "stop"
+    stop.write_text(text)
+    _, errors = supervise("fails twice", "--restarts", "0").finish()
+    assert stop.exists() == (text == "")
+    assert (f"supervise: {stop}: removed; an earlier supervisor had made it" in errors) == (text != "")
 
 
 def test_a_run_that_fails_is_started_again_until_it_ends_well(supervise):

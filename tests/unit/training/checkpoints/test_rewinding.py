@@ -1,5 +1,7 @@
 """Going back: to which checkpoint, without which samples, and what is told of it."""
 
+import os
+from dataclasses import asdict
 from types import SimpleNamespace
 
 import pytest
@@ -8,8 +10,10 @@ from megatron_glm.checkpoint.discovery import Rejected, Scan
 from megatron_glm.errors import CheckpointError
 from megatron_glm.parallel.ranks import SingleProcess
 from megatron_glm.training.checkpoints import rewinding
+from megatron_glm.training.checkpoints.rewind_file import RewindRecord, kept_rewind
 from megatron_glm.training.guards.divergence import RewindWished
 from megatron_glm.training.progress import Progress
+from tests.unit.checkpoint.file_faults import DEAD, NEVER, dies_at, full_at
 
 WISH = RewindWished(end=70, samples=20)
 
@@ -17,17 +21,19 @@ WISH = RewindWished(end=70, samples=20)
 class Run:
     """A rewinder of a run that stands at step 7, and what it has done."""
 
-    def __init__(self, directory, patch, *, scan, run_id="run"):
+    def __init__(self, directory, patch, *, scan, run_id="run", files=None):
         self.records, self.done, self.progress = [], [], Progress(step=7, samples=70, skip_samples=((0, 3),))
         state = {"mishaps": "judged", "steering": "rates", "validation": None}
         saved = Progress(step=4, samples=40, skip_samples=((5, 9),))
         patch.setattr(rewinding, "scan_checkpoints", scan)
-        patch.setattr(rewinding, "CheckpointReader", lambda path, verify: SimpleNamespace(run_id=run_id))
+        held = {"progress": asdict(saved)}
+        patch.setattr(rewinding, "CheckpointReader", lambda path, verify: SimpleNamespace(run_id=run_id, state=held))
         patch.setattr(rewinding, "take_up", lambda path, engine, **of: (SimpleNamespace(state=state), saved))
         self.rewind = rewinding.Rewinder(
             "engine",
-            SimpleNamespace(go_back=self.done.append),
+            SimpleNamespace(go_back=self.done.append, rewinds=1),
             SimpleNamespace(go_back=lambda state, first_step: self.done.append((state, first_step))),
+            output=directory,
             directory=directory,
             run_id="run",
             groups=None,
@@ -35,6 +41,7 @@ class Run:
             progress=self.progress,
             forget=lambda step, validation: self.done.append(("forgotten after", step)),
             record=self.records.append,
+            files=files,
         )
 
 
@@ -87,3 +94,48 @@ def test_where_the_checkpoints_cannot_be_read_all_ranks_are_told(tmp_path, monke
     run = Run(tmp_path, monkeypatch, scan=gone)
     with pytest.raises(CheckpointError, match=r"step 7: no way back: rank 0: .*: Stale file handle"):
         run.rewind(WISH)
+
+
+DECIDED = RewindRecord(run_id="run", step=4, rewinds=2, skip_samples=[[0, 3], [5, 9], [50, 70]])
+
+
+def test_what_it_decides_is_kept_before_anything_changes_until_a_checkpoint_holds_it(tmp_path, monkeypatch):
+    run, seen, take_up = Run(tmp_path, monkeypatch, scan=finding(tmp_path)), [], rewinding.take_up
+
+    def watched(path, engine, **of):
+        seen.append(kept_rewind(tmp_path, run_id="run", step=4))
+        return take_up(path, engine, **of)
+
+    monkeypatch.setattr(rewinding, "take_up", watched)
+    run.rewind(WISH)
+    assert seen == [DECIDED]
+    run.rewind.saved()
+    assert kept_rewind(tmp_path, run_id="run", step=4) is None
+    assert list(tmp_path.iterdir()) == []
+    run.rewind.saved()  # of every checkpoint
+
+
+def test_killed_at_any_operation_the_next_start_knows_the_rewind_or_nothing_of_it(tmp_path, monkeypatch):
+    run = Run(tmp_path, monkeypatch, scan=finding(tmp_path), files=(watched := dies_at(NEVER)))
+    run.rewind(WISH)
+    run.rewind.saved()
+    names = [name for name, *_ in watched.log]
+    assert names == ["open", "write", "sync", "rename", "sync_directory", "unlink"]
+    for k in range(len(names)):
+        output = tmp_path / str(k)
+        output.mkdir()
+        child = os.fork()
+        if child == 0:
+            doomed = Run(output, monkeypatch, scan=finding(output), files=dies_at(k))
+            doomed.rewind(WISH)
+            doomed.rewind.saved()
+            os._exit(0)
+        assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == DEAD
+        assert kept_rewind(output, run_id="run", step=4) == (DECIDED if k > names.index("rename") else None)
+
+
+def test_without_room_for_it_nothing_changes_and_all_ranks_are_told(tmp_path, monkeypatch):
+    run = Run(tmp_path, monkeypatch, scan=finding(tmp_path), files=full_at(1))
+    with pytest.raises(CheckpointError, match="step 7: no way back: rank 0: No space left on device"):
+        run.rewind(WISH)
+    assert (run.progress.step, run.done, list(tmp_path.iterdir())) == (7, [], [])

@@ -21,20 +21,22 @@ MODEL = Model(num_layers=2, hidden_size=8, num_attention_heads=2, max_positions=
 
 @pytest.fixture
 def apex(monkeypatch):
-    """Says whether NVIDIA's apex and a GPU are there. Gives the shapes that its kernel was called with."""
+    """Says what of NVIDIA's apex and a GPU are there. Gives the shapes that its kernel was called with."""
     called = []
 
     def fused_layer_norm_affine(x, weight, bias, normalized_shape, eps=1e-6, memory_efficient=False):
+        assert len(x), "CUDA error: invalid configuration argument"  # as a grid of no blocks is
         called.append(tuple(x.shape))
         return F.layer_norm(x, normalized_shape, weight, bias, eps)
 
-    def there(*, installed, gpu=True):
+    def there(*, installed, gpu=True, built=True):
         kernels = ModuleType("apex.normalization.fused_layer_norm")
         kernels.fused_layer_norm_affine = fused_layer_norm_affine
         for name in ("apex", "apex.normalization"):
             monkeypatch.setitem(sys.modules, name, ModuleType(name))
         monkeypatch.setitem(sys.modules, kernels.__name__, kernels)
         monkeypatch.setattr(apex_module, "nvidia_apex", lambda: sys.modules["apex"] if installed else None)
+        monkeypatch.setattr(apex_module, "find_spec", {"fused_layer_norm_cuda": built or None}.__getitem__)
         monkeypatch.setattr(torch.cuda, "is_available", lambda: gpu)
         return called
 
@@ -77,13 +79,31 @@ def test_the_gradients_of_spread_tokens_are_still_summed(apex, monkeypatch):
     assert torch.equal(model["norm"](x), F.layer_norm(x, (8,), 2 * norm.weight, 2 * norm.bias, 1e-5))
 
 
-@pytest.mark.parametrize(("installed", "gpu"), [(False, True), (True, False)])
-def test_auto_is_torch_s_elsewhere_and_apex_is_refused(apex, installed, gpu):
-    apex(installed=installed, gpu=gpu)
+def test_a_micro_batch_without_targets_has_zero_gradients(apex):
+    called = apex(installed=True)
+    model = nn.ModuleDict({"norm": nn.LayerNorm(8)})
+    fuse_norms(model, settings("apex"))
+    norm = model["norm"]
+    assert norm(torch.empty(0, 8)).shape == (0, 8)
+    norm(torch.empty(0, 8)).sum().backward()
+    assert torch.equal(norm.weight.grad, torch.zeros(8))
+    assert called == []
+
+
+@pytest.mark.parametrize(
+    ("there", "missing"),
+    [
+        ({"installed": False}, "not installed"),
+        ({"installed": True, "gpu": False}, "there is none"),
+        ({"installed": True, "built": False}, "built without its CUDA extension fused_layer_norm_cuda"),
+    ],
+)
+def test_auto_is_torch_s_elsewhere_and_apex_is_refused(apex, there, missing):
+    apex(**there)
     model = GLM(MODEL, num_ids=9, seed=1)
     fuse_norms(model, settings("auto"))
     assert not any(isinstance(norm, FusedLayerNorm) for norm in norms(model))
-    with pytest.raises(ConfigError, match=r"train\.fused_norm: apex, but .* use torch"):
+    with pytest.raises(ConfigError, match=rf"train\.fused_norm: apex, but .*{missing}; use torch"):
         fuse_norms(model, settings("apex"))
 
 

@@ -73,3 +73,23 @@ def test_the_stages_are_those_that_the_run_has_with_the_reason():
     shown = lines(layers=5, parallel={"pipeline": 2}, division=division)
     assert shown["stages"] == "3 + 2 layers, by measured times, first 3, inner 2, last 5 ms a micro-batch"
     assert shown["0"].split()[:2] == ["0", "0–2"]  # the first rank's row of the table
+
+
+def test_who_has_what_is_told_under_its_own_name_before_the_start():
+    assert not {"ranks", "schedule"} & lines().keys()
+    shown = lines(layers=2, parallel={"pipeline": 2}, division=Division((range(1), range(1, 2)), "given"))
+    assert shown["ranks"].split()[:2] == ["rank", "stage"]
+    assert shown["schedule"].startswith("stage 0 ")
+    assert list(shown)[-2:] == ["start", "to resume"]
+
+
+def test_a_rank_s_parameters_are_those_of_its_stage_and_shard():
+    """Counted by hand: 2 × 8 features, 9 ids in 128 rows, 513 positions in two tables."""
+    layer = (3 * 8 * 8 + 3 * 8) + (8 * 8) + (4 * 8 * 8 + 4 * 8) + (4 * 8 * 8)
+    whole = 2 * 2 * 8 + 2 * 8  # norms; the biases of dense and dense_4h_to_h
+    division = Division((range(2), range(2, 3)), "parallel.stage_layers")
+    shown = lines(layers=3, replicas=2, parallel={"pipeline": 2, "tensor": 2}, division=division)
+    first = 128 * 8 // 2 + 2 * 513 * 8 + 2 * (layer // 2 + whole)
+    last = 128 * 8 // 2 + (layer // 2 + whole) + 2 * 8
+    counts = [int(shown[rank].split()[-1].replace(",", "")) for rank in ("0", "1", "4", "5")]
+    assert counts == [first, first, last, last]
