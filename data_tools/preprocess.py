@@ -100,18 +100,20 @@ def preprocess(request: Request) -> Outcome:
         DataError: an input or the output cannot be used, or no document is left.
         TokenizerError: the tokenizer cannot be loaded.
     """
+    from data_tools.workers import begin_workers, count_workers
+
+    begin_workers(count_workers(request.workers))  # at first: what follows takes as long to import
+
     from data_tools.estimate import check_disk, may_fill_disk
     from data_tools.inputs import open_inputs
     from data_tools.publish import check_output
     from data_tools.resume import is_kept, removed_units
-    from data_tools.workers import begin_workers, count_workers
     from megatron_glm.files import atomic_directory
     from megatron_glm.tokenizer.fast import accelerated
     from megatron_glm.tokenizer.loading import load_tokenizer
 
     check_output(request.output)
     inputs = open_inputs(request.inputs, line_documents=request.line_documents)
-    begin_workers(count_workers(request.workers))
     tokenizer = load_tokenizer(request.tokenizer)
     if may_fill_disk(inputs, request.output):
         quick = accelerated(tokenizer) if request.fast else None  # an estimate needs no proof

@@ -44,6 +44,23 @@ def test_of_a_large_file_parts_are_flushed_while_it_is_written(tmp_path, synced)
         assert (tmp_path / "a").stat().st_size == 2 * _PART_BYTES
 
 
+@pytest.mark.skipif(not hasattr(os, "posix_fadvise"), reason="Linux")
+def test_what_is_on_the_disk_leaves_the_memory(tmp_path, synced, monkeypatch):
+    left = []
+
+    def leave(descriptor, first, count, advice):
+        inode = os.fstat(descriptor).st_ino
+        assert (first, count, advice) == (0, 0, os.POSIX_FADV_DONTNEED)
+        assert inode in synced  # before that it would do nothing
+        left.append(inode)
+
+    monkeypatch.setattr(os, "posix_fadvise", leave)
+    with BackgroundSync() as files, files.open(tmp_path / "a") as stream:
+        files.write(stream, b"content")
+        files.sync(stream)
+    assert left == [(tmp_path / "a").stat().st_ino]
+
+
 def test_no_descriptor_stays_open(tmp_path, synced):
     before = len(os.listdir("/proc/self/fd"))
     with BackgroundSync() as files, files.open(tmp_path / "a") as stream:
