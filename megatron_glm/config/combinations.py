@@ -13,7 +13,7 @@ def check_combinations(config: Config) -> None:
     Raises:
         ConfigError: one does not go with the rest; with the nearest that does.
     """
-    check_deepspeed_section(config.deepspeed)
+    check_deepspeed_section(config.deepspeed, zero_stage=config.parallel.zero_stage)
     _check_precision(config)
     check_heads(config)
     if config.model.vocab_size is not None:  # else the tokenizer must be read first

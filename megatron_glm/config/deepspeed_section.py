@@ -25,8 +25,8 @@ _OURS = {
 }
 
 
-def check_deepspeed_section(expert: Mapping[str, Any]) -> None:
-    """Raises ConfigError for a key that another section decides, with the place to set it."""
+def check_deepspeed_section(expert: Mapping[str, Any], *, zero_stage: int) -> None:
+    """Raises ConfigError for a key that another section decides, with the place to set it, or that spoils a run."""
     for key in expert:
         if key in _OURS:
             raise ConfigError(f"deepspeed.{key}: is decided by {_OURS[key]}; set it there")
@@ -39,6 +39,11 @@ def check_deepspeed_section(expert: Mapping[str, Any]) -> None:
         raise ConfigError(
             "deepspeed.zero_optimization.round_robin_gradients: true makes DeepSpeed 0.19.8 tell a wrong place of each"
             " fp32 weight, so that checkpoints would hold other parameters' values; leave it out"
+        )
+    if zero_stage < 3 and (size := zero.get("zero_hpz_partition_size", 1)) != 1:
+        raise ConfigError(
+            f"deepspeed.zero_optimization.zero_hpz_partition_size: {size} is for ZeRO 3, under another stage DeepSpeed"
+            " 0.19.8 waits for ever; set parallel.zero_stage: 3 or leave it out"
         )
     offload = zero.get("offload_optimizer")
     if isinstance(offload, dict) and "device" in offload:

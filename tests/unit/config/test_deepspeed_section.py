@@ -25,16 +25,24 @@ from megatron_glm.errors import ConfigError
 )
 def test_it_cannot_contradict_the_others(expert, message):
     with pytest.raises(ConfigError, match=f"deepspeed.{message}.*; set it there"):
-        check_deepspeed_section(expert)
+        check_deepspeed_section(expert, zero_stage=1)
 
 
 def test_what_would_spoil_checkpoints_is_refused():
-    check_deepspeed_section({"zero_optimization": {"round_robin_gradients": False}})
+    check_deepspeed_section({"zero_optimization": {"round_robin_gradients": False}}, zero_stage=1)
     with pytest.raises(ConfigError, match=r"zero_optimization\.round_robin_gradients: true .*; leave it out"):
-        check_deepspeed_section({"zero_optimization": {"round_robin_gradients": True}})
+        check_deepspeed_section({"zero_optimization": {"round_robin_gradients": True}}, zero_stage=1)
+
+
+@pytest.mark.parametrize("stage", [0, 1, 2])
+def test_what_waits_for_ever_is_refused(stage):
+    section = {"zero_optimization": {"zero_hpz_partition_size": 2}}
+    check_deepspeed_section(section, zero_stage=3)
+    with pytest.raises(ConfigError, match=r"zero_hpz_partition_size: 2 is for ZeRO 3.*set parallel\.zero_stage: 3"):
+        check_deepspeed_section(section, zero_stage=stage)
 
 
 def test_the_rest_is_the_expert_s():
-    check_deepspeed_section({})
-    check_deepspeed_section({"zero_optimization": {"reduce_bucket_size": 5}, "communication_data_type": "bf16"})
-    check_deepspeed_section({"zero_optimization": {"offload_optimizer": {"pin_memory": True}}})
+    check_deepspeed_section({}, zero_stage=1)
+    for zero in ({"reduce_bucket_size": 5}, {"offload_optimizer": {"pin_memory": True}}):
+        check_deepspeed_section({"zero_optimization": zero, "communication_data_type": "bf16"}, zero_stage=1)
