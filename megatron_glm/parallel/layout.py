@@ -42,7 +42,7 @@ class Layout:
             nearest = f"start {below} or {below + stage}" if below else f"start at least {stage}"
             raise ConfigError(
                 f"parallel.tensor: {tensor} × parallel.pipeline {pipeline} = {stage} does not divide "
-                f"{processes} processes; {nearest}"
+                f"{processes} processes; {nearest} (on one machine: deepspeed --num_accelerators {below + stage} …)"
             )
         return cls(processes // stage, pipeline, tensor)
 
