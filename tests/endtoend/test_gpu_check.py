@@ -31,9 +31,10 @@ def test_the_whole_of_it_runs_on_a_cpu(tmp_path):
     for row in report["parts"]["training_step"]:
         assert row["losses"][-1] < row["losses"][0]
         assert row["tokens_per_s"] > 0
-    assert sorted(file.name for file in (tmp_path / "report").iterdir()) == [
-        *("attention.png", "gpu_check.json", "gpu_check.md"),
-    ]
+    logs = [f"{part}.log" for part in report["status"]]
+    assert sorted(file.name for file in (tmp_path / "report").iterdir()) == sorted(
+        ["attention.png", "gpu_check.json", "gpu_check.md", *logs]
+    )
     assert " passed" in done.stdout
 
 

@@ -88,6 +88,7 @@ def has_made(output, step):
     return lambda: file.exists() and f'"step": {step},' in file.read_text()
 
 
+@pytest.mark.slow
 def test_a_job_that_is_warned_saves_and_goes_on_when_it_is_queued_again(slurm, start, expected, tmp_path):
     output = tmp_path / "run"
     job = start(fault="forward:rank=0:step=4:slow:seconds=0.3")

@@ -292,7 +292,14 @@ def long_run(tmp_path, prose, tokenizer_directory):
     command = [sys.executable, "-m", "data_tools.preprocess", "--workers", "2", "--input", str(tmp_path / "a.txt")]
     command += ["--tokenizer", str(tokenizer_directory), "--output", str(tmp_path / "out" / "data")]
     environment = {**os.environ, "PYTHONPATH": str(REPOSITORY)}
-    process = subprocess.Popen(command, env=environment, stderr=subprocess.PIPE, text=True, start_new_session=True)
+    process = subprocess.Popen(
+        command,
+        env=environment,
+        stderr=subprocess.PIPE,
+        text=True,
+        start_new_session=True,
+        preexec_fn=lambda: signal.signal(signal.SIGINT, signal.SIG_DFL),  # which the shell ignores for what ends in `&`
+    )
     deadline = time.monotonic() + 60
     while not list(tmp_path.glob("out/.data.tmp/units/*/train/*.bin")):
         assert process.poll() is None, process.communicate()[1]

@@ -86,6 +86,7 @@ def test_on_a_cpu_compiling_gains_nothing_to_speak_of(published):
             assert not_compiled / 1.2 < compiled < 1.2 * not_compiled
 
 
+@pytest.mark.slow
 @pytest.mark.skipif(shutil.which("g++") is None, reason="torch.compile needs a C++ compiler on a CPU")
 def test_the_part_on_a_cpu_runs():
     found = rows("on_cpu", ["--tokens", "32", "--hidden", "64", "--types", "bf16", "--repeats", "1"])
