@@ -17,7 +17,7 @@ import numpy as np
 from data_tools.documents import DocumentReader, Malformed
 from data_tools.inputs import Documents, InputFile, Range, cut, cut_at, whole
 from data_tools.units import is_empty
-from megatron_glm.checkpoint.description import size_text
+from megatron_glm.byte_sizes import size_text
 from megatron_glm.data.manifest import DedupePolicy, Options
 from megatron_glm.data.pair_format import dtype_for
 from megatron_glm.errors import DataError

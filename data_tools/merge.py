@@ -20,7 +20,7 @@ from typing import BinaryIO
 
 import numpy as np
 
-from megatron_glm.checkpoint.description import size_text
+from megatron_glm.byte_sizes import size_text
 from megatron_glm.command import run_command
 from megatron_glm.data.indexed import IndexedFile
 from megatron_glm.data.manifest import SPLITS

@@ -13,12 +13,3 @@ def layout_text(state: Mapping[str, Any]) -> str:
         return "a layout that was not recorded"
     axes = " × ".join(f"{axis} {layout.get(axis, '?')}" for axis in ("data", "pipeline", "tensor"))
     return f"{axes}, ZeRO {layout.get('zero_stage', '?')}"
-
-
-def size_text(size: float) -> str:
-    """Bytes for people: '1.5 GB'."""
-    for unit in ("bytes", "kB", "MB", "GB"):
-        if size < 999.5:
-            return f"{size:.3g} {unit}"
-        size /= 1000
-    return f"{size:.3g} TB"

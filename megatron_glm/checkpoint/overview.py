@@ -7,7 +7,8 @@ from dataclasses import dataclass
 from math import prod
 from pathlib import Path
 
-from megatron_glm.checkpoint.description import layout_text, size_text
+from megatron_glm.byte_sizes import size_text
+from megatron_glm.checkpoint.description import layout_text
 from megatron_glm.checkpoint.format import PARAMETERS, STATE
 from megatron_glm.checkpoint.index import Index
 from megatron_glm.checkpoint.manifest import Manifest, read_manifest

@@ -8,7 +8,7 @@ from contextlib import suppress
 from math import prod
 from pathlib import Path
 
-from megatron_glm.checkpoint.description import size_text
+from megatron_glm.byte_sizes import size_text
 from megatron_glm.checkpoint.format import KINDS
 from megatron_glm.checkpoint.together import together
 from megatron_glm.errors import CheckpointError

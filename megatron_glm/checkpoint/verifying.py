@@ -5,7 +5,7 @@ from __future__ import annotations
 import argparse
 from pathlib import Path
 
-from megatron_glm.checkpoint.description import size_text
+from megatron_glm.byte_sizes import size_text
 from megatron_glm.checkpoint.locating import checkpoints_at
 from megatron_glm.checkpoint.manifest import verify_checkpoint
 from megatron_glm.errors import CheckpointError

@@ -23,7 +23,7 @@ LEVELS = (
     {"parallel", "objective"},
     {"tokenizer", "config"},
     {"files", "command", "glm_kernels"},
-    {"errors", "locking", "json_reading", "megatron_glm"},  # megatron_glm itself holds the version and nothing else
+    {"errors", "locking", "json_reading", "byte_sizes", "megatron_glm"},  # the last itself holds the version only
 )
 LEVEL = {package: number for number, packages in enumerate(LEVELS) for package in packages}
 

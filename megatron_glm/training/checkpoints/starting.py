@@ -9,7 +9,8 @@ from math import prod
 from pathlib import Path
 from typing import Any
 
-from megatron_glm.checkpoint.description import layout_text, size_text
+from megatron_glm.byte_sizes import size_text
+from megatron_glm.checkpoint.description import layout_text
 from megatron_glm.checkpoint.locating import CHECKPOINTS
 from megatron_glm.checkpoint.opening import open_weights
 from megatron_glm.checkpoint.probing import checkpoint_bytes
