@@ -43,7 +43,7 @@ setup(
         "release": ["transformers>=4.57"],
         "mpi": ["mpi4py>=4.0"],
         "arrow": ["pyarrow>=18"],  # Parquet and saved Hugging Face datasets
-        "fast": ["gigatoken>=0.10", "nanotoken>=0.1"],  # BPE and WordPiece
+        "fast": ["gigatoken>=0.10", "nanotoken>=0.1", "pysimdjson>=7.0"],  # BPE, WordPiece and JSON lines
         "sentences": ["nupunkt>=0.8"],  # preprocess --sentences
         "benchmarks": ["datatrove>=0.10"],  # a peer in benchmarks/preprocess_throughput.py
         "tracking": ["tensorboard>=2.17", "wandb>=0.18"],
@@ -61,6 +61,7 @@ setup(
             "nupunkt>=0.8",
             "gigatoken>=0.10",
             "nanotoken>=0.1",
+            "pysimdjson>=7.0",
             "triton>=3.6",  # whose interpreter runs the kernels on a CPU
         ],
     },

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Callable
-from operator import itemgetter
 
 import orjson
+
+from data_tools.json_text import value_under
 
 _SURROGATE = re.compile("[\ud800-\udfff]")
 _SHOWN_KEYS = 8
@@ -35,25 +35,6 @@ def decode(raw: bytes) -> str:
         start = raw.rfind(b"\n", 0, error.start) + 1
         where = f"byte 0x{raw[error.start]:02x} at offset {error.start - start} of the line"
         raise UnreadableError("invalid UTF-8", f"invalid UTF-8 ({where}); convert the file to UTF-8", start) from error
-
-
-def value_under(key: str) -> Callable[[object], object]:
-    """What gets the value from a record; `a.b` is b in the object a, unless there is a key of that whole name.
-
-    It raises KeyError or TypeError where there is none.
-    """
-    if "." not in key:
-        return itemgetter(key)
-    *path, last = key.split(".")
-
-    def find(record: object) -> object:
-        if key in record:
-            return record[key]
-        for part in path:
-            record = record[part]
-        return record[last]
-
-    return find
 
 
 def text_of_json(line: bytes, key: str) -> tuple[str, bool]:

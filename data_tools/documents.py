@@ -9,8 +9,9 @@ from itertools import accumulate, compress
 import orjson
 
 from data_tools.columnar import read_texts
-from data_tools.decoding import UnreadableError, decode, text_of_json, value_under
+from data_tools.decoding import UnreadableError, decode, text_of_json
 from data_tools.inputs import Documents, Range
+from data_tools.json_text import value_reader
 from data_tools.part_stream import READ_BYTES, PartStream, buffered, checksum_of_part
 from megatron_glm.errors import DataError
 
@@ -94,20 +95,20 @@ class DocumentReader:
             self.checksum = raw.checksum()
 
     def _json_documents(self) -> Iterator[Block]:
-        loads, find = orjson.loads, value_under(self._text_key)
+        read = value_reader(self._text_key)
         for lines, places in self._lines():
             try:
-                texts = [find(loads(line)) for line in lines]
+                texts = [read(line) for line in lines]
             except (orjson.JSONDecodeError, KeyError, TypeError):
                 texts = [None]
             if set(map(type, texts)) != {str}:
-                texts = [self._json_text(*each, find) for each in zip(lines, places, strict=True)]
+                texts = [self._json_text(*each, read) for each in zip(lines, places, strict=True)]
             yield _without_none(texts, places)
 
-    def _json_text(self, line: bytes, place: int, find: Callable[[object], object]) -> str | None:
+    def _json_text(self, line: bytes, place: int, read: Callable[[bytes], object]) -> str | None:
         """The text in a line; None if the line is blank or malformed."""
         try:
-            if type(text := find(orjson.loads(line))) is str:
+            if type(text := read(line)) is str:
                 return text
         except (orjson.JSONDecodeError, KeyError, TypeError):
             if line.isspace():

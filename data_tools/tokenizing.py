@@ -173,21 +173,26 @@ class _UnitWriter:
         kept = list(compress(texts, keep))
         if not kept:
             return
-        utf8 = [text.encode() for text in kept]
-        tokens = _encode(self._tokenizer, kept, utf8, sentences=self._job.sentences)
+        tokens = _encode(self._tokenizer, kept, sentences=self._job.sentences)
         lengths = np.fromiter(map(len, tokens.rows), np.int64, len(kept))
         long = lengths >= max(1, self._job.min_tokens)
         without = int((lengths == 0).sum())  # only zero-width characters, say
         self.dropped += Counter({"no tokens": without, "too short": int((~long).sum()) - without})
-        self._write(list(compress(utf8, long)), places[keep][long], tokens.choose(long))
+        self._write(compress(kept, long), places[keep][long], tokens.choose(long))
 
     def close(self) -> dict[SplitName, list[Shard]]:
         """The shards of each split."""
         return {split: writer.close() for split, writer in self._splits.items()}
 
-    def _write(self, utf8: list[bytes], places: np.ndarray, tokens: Tokens) -> None:
-        self.text_bytes += sum(map(len, utf8))
-        held_out = are_held_out(utf8, self._job.held_out)
+    def _counted(self, texts: Iterable[str]) -> Iterator[bytes]:
+        """The UTF-8 of texts, whose bytes are counted; one at a time, so that all take the same, warm memory."""
+        for text in texts:
+            utf8 = text.encode()
+            self.text_bytes += len(utf8)
+            yield utf8
+
+    def _write(self, texts: Iterable[str], places: np.ndarray, tokens: Tokens) -> None:
+        held_out = are_held_out(self._counted(texts), self._job.held_out)
         for split, wanted in (("train", ~held_out), ("held_out", held_out)):
             if wanted.any():
                 part = tokens.choose(wanted)
@@ -199,9 +204,9 @@ def _sha256(numbers: np.ndarray) -> str:
     return sha256(numbers.astype("<i8").tobytes()).hexdigest()
 
 
-def _encode(tokenizer: Tokenizer, texts: list[str], utf8: list[bytes], *, sentences: bool) -> Tokens:
+def _encode(tokenizer: Tokenizer, texts: list[str], *, sentences: bool) -> Tokens:
     if not sentences:
-        rows = tokenizer.encode_batch(texts, utf8)
+        rows = tokenizer.encode_batch(texts)
         return Tokens(rows, np.fromiter(map(len, rows), np.int64, len(rows)), np.ones(len(rows), np.int64))
     from data_tools.sentences import encode_sentences
 

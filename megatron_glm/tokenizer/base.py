@@ -89,12 +89,8 @@ class Tokenizer(ABC):
         """Ids of plain text, without special tokens: int32 [n]."""
         return self.encode_batch([text])[0]
 
-    def encode_batch(self, texts: Sequence[str], utf8: Sequence[bytes] | None = None) -> list[np.ndarray]:
-        """`encode` of each text, on one thread: int32 [n] each.
-
-        Args:
-            utf8: the texts in UTF-8, if the caller has them: a fast engine need not make them again.
-        """
+    def encode_batch(self, texts: Sequence[str]) -> list[np.ndarray]:
+        """`encode` of each text, on one thread: int32 [n] each."""
         encoded: list[np.ndarray] = []
         for is_long, group in groupby(texts, key=_is_long):
             if is_long:

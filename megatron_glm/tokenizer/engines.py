@@ -26,11 +26,11 @@ _CHECK_EVERY = 1 << 23  # bytes of text
 class Engine(Protocol):
     """A library with a model."""
 
-    def can_read(self, text: bytes) -> bool:
-        """Whether it is not known to read a text beyond ASCII, in UTF-8, in another way than the reference."""
+    def can_read(self, text: str) -> bool:
+        """Whether it is not known to read a text in another way than the reference."""
 
-    def encode(self, texts: Sequence[bytes]) -> list[np.ndarray]:
-        """Ids of plain texts, in UTF-8: int32 [n] each.
+    def encode(self, texts: Sequence[str]) -> list[np.ndarray]:
+        """Ids of plain texts: int32 [n] each.
 
         Raises:
             Exception: of any kind, if it refuses one of the texts.
@@ -52,12 +52,12 @@ class Gigatoken:
         self._load: Callable[[], Any] = lambda: load_hf_json(serialized)
         self._begin()
 
-    def can_read(self, text: bytes) -> bool:
-        return has_no_new_letters(text)
+    def can_read(self, text: str) -> bool:
+        return text.isascii() or has_no_new_letters(text.encode())
 
-    def encode(self, texts: Sequence[bytes]) -> list[np.ndarray]:
+    def encode(self, texts: Sequence[str]) -> list[np.ndarray]:
         if self._prefix_space:  # the library puts no space in front of one; a copy of every text costs much
-            texts = [b" " + text if text.startswith(b" ") else text for text in texts]
+            texts = [" " + text if text.startswith(" ") else text for text in texts]
         self._unchecked += sum(map(len, texts))
         if self._unchecked > _CHECK_EVERY:
             self._unchecked = 0
@@ -80,10 +80,10 @@ class Nanotoken:
 
         self._model = WordPieceTokenizer.from_json(orjson.dumps(definition))  # to which a space in front is nothing
 
-    def can_read(self, text: bytes) -> bool:
+    def can_read(self, text: str) -> bool:
         return True
 
-    def encode(self, texts: Sequence[bytes]) -> list[np.ndarray]:
+    def encode(self, texts: Sequence[str]) -> list[np.ndarray]:
         ids, offsets = self._model.encode_batch(texts, add_special_tokens=False, parallel=False)
         ids = ids.view(np.int32)
         return [ids[start:end] for start, end in pairwise(offsets.tolist())]

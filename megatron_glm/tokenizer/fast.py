@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import re
 from collections.abc import Sequence
-from itertools import compress
 
 import numpy as np
 
@@ -30,19 +29,18 @@ class FastTokenizer(Tokenizer):
         self._reference, self._engine = reference, engine
         super().__init__(reference.model, reference.special, reference.vocab_size)
 
-    def encode_batch(self, texts: Sequence[str], utf8: Sequence[bytes] | None = None) -> list[np.ndarray]:
-        raw = [text.encode() for text in texts] if utf8 is None else utf8
-        readable = [text.isascii() or self._engine.can_read(each) for text, each in zip(texts, raw, strict=True)]
-        if all(readable):
-            return self._encode_by_engine(texts, raw)
-        fast = iter(self._encode_by_engine(list(compress(texts, readable)), list(compress(raw, readable))))
-        slow = iter(self._reference.encode_batch([text for text, fit in zip(texts, readable, strict=True) if not fit]))
-        return [next(fast if fit else slow) for fit in readable]
+    def encode_batch(self, texts: Sequence[str]) -> list[np.ndarray]:
+        # First the engine, even for what it cannot read: from then on Python keeps the UTF-8 of a text beyond ASCII.
+        rows = self._encode_by_engine(texts)
+        unreadable = [number for number, text in enumerate(texts) if not self._engine.can_read(text)]
+        for number, ids in zip(unreadable, self._reference.encode_batch([texts[n] for n in unreadable]), strict=True):
+            rows[number] = ids
+        return rows
 
-    def _encode_by_engine(self, texts: Sequence[str], raw: Sequence[bytes]) -> list[np.ndarray]:
+    def _encode_by_engine(self, texts: Sequence[str]) -> list[np.ndarray]:
         """As `encode_batch`; a text that the engine refuses is found by halving, and goes to the reference."""
         try:
-            return self._engine.encode(raw)
+            return self._engine.encode(texts)
         except BaseException as error:
             if not _is_refusal(error):
                 raise
@@ -50,8 +48,8 @@ class FastTokenizer(Tokenizer):
             return self._reference.encode_batch(texts)
         middle = len(texts) // 2
         return [
-            *self._encode_by_engine(texts[:middle], raw[:middle]),
-            *self._encode_by_engine(texts[middle:], raw[middle:]),
+            *self._encode_by_engine(texts[:middle]),
+            *self._encode_by_engine(texts[middle:]),
         ]
 
     def _encode(self, texts: Sequence[str], *, continued: bool) -> list[np.ndarray]:

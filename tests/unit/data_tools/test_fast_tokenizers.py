@@ -73,7 +73,7 @@ def test_one_wrong_id_in_one_document_is_found_and_told(bpe, monkeypatch, change
 
     def wrong(self, texts):
         rows = zip(texts, right(self, texts), strict=True)
-        return [change(ids).astype(np.int32) if text.endswith(b", 411") else ids for text, ids in rows]
+        return [change(ids).astype(np.int32) if text.endswith(", 411") else ids for text, ids in rows]
 
     monkeypatch.setattr(Gigatoken, "encode", wrong)
     choice = choose(bpe, TEXTS, compare=in_shares(bpe) if shares > 1 else None, shares=shares)
@@ -87,7 +87,7 @@ def test_an_engine_that_refuses_a_document_is_used_as_the_reference_encodes_it(b
     right = Gigatoken.encode
 
     def refuses(self, texts):
-        if any(text.endswith(b", 411") for text in texts):
+        if any(text.endswith(", 411") for text in texts):
             raise ValueError("cannot")
         return right(self, texts)
 

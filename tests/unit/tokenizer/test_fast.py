@@ -83,20 +83,19 @@ def published_pair(request, shared):
 
 
 class Planted:
-    """An engine that refuses texts with one word, and cannot read those with another."""
+    """An engine that refuses texts with one word, and misreads another."""
 
     def __init__(self, engine, error=ValueError):
         self._engine, self._error, self.calls = engine, error, 0
 
     def can_read(self, text):
-        return "unreadablé".encode() not in text
+        return "unreadablé" not in text
 
     def encode(self, texts):
         self.calls += 1
-        assert all(map(self.can_read, texts))
-        if any(b"refused" in text for text in texts):
+        if any("refused" in text for text in texts):
             raise self._error("refused")
-        return self._engine.encode(texts)
+        return self._engine.encode([text.replace("unreadablé", "misread") for text in texts])
 
 
 def assert_same(reference, fast, texts):
@@ -153,18 +152,12 @@ def test_every_character_is_read_alike(published_pair):
 
 def test_letters_and_digits_newer_than_the_reference_go_to_the_reference(class_probe):
     reference, fast = class_probe
-    new = [
-        character
-        for character in _characters(step=1)
-        if ord(character) > 127 and not fast._engine.can_read(character.encode())
-    ]
+    new = [character for character in _characters(step=1) if not fast._engine.can_read(character)]
     assert len(new) == 4657
     around = {chr(ord(character) + shift) for character in new for shift in (-1, 1)}
     assert_same(reference, fast, [sign + character for sign in CLASSES for character in {*new, *around}])
     # Should this fail, one of the libraries has changed to another version of Unicode.
-    of_engine = [
-        [ids[0] for ids in fast._engine.encode([(sign + character).encode() for character in new])] for sign in CLASSES
-    ]
+    of_engine = [[ids[0] for ids in fast._engine.encode([sign + character for character in new])] for sign in CLASSES]
     of_reference = [_firsts(*reference.encode_flat([sign + character for character in new])) for sign in CLASSES]
     assert (np.array(of_engine) != of_reference).any(axis=0).all()
 
