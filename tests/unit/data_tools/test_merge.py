@@ -96,14 +96,18 @@ def test_memory_does_not_grow_with_the_parts(tmp_path, monkeypatch):
     monkeypatch.setattr(merge_module, "_BLOCK_TOKENS", 1 << 10)
     monkeypatch.setattr("megatron_glm.data.indexed._CHUNK", 1 << 10)
     part = write(tmp_path / "part", [[list(range(20))]] * 1000)
-    peaks = []
-    for count in (20, 200):
+
+    def peak(count, attempt):
         tracemalloc.start()
-        merge([part] * count, tmp_path / f"merged_{count}")
-        peaks.append(tracemalloc.get_traced_memory()[1])
+        merge([part] * count, tmp_path / f"merged_{count}_{attempt}")
+        peak = tracemalloc.get_traced_memory()[1]
         tracemalloc.stop()
-    assert IndexedFile(tmp_path / "merged_200").num_documents == 200_000
-    assert peaks[1] < peaks[0] + 200_000  # bytes; the parts hold 8 MB of ids
+        return peak
+
+    # Twice, since threads that earlier tests have left are counted too.
+    few, many = (min(peak(count, attempt) for attempt in range(2)) for count in (20, 200))
+    assert IndexedFile(tmp_path / "merged_200_0").num_documents == 200_000
+    assert many < few + 200_000  # bytes; the parts hold 8 MB of ids
 
 
 def test_a_directory_of_ours_becomes_a_pair_that_is_read_as_prefixes(tmp_path, prose, tokenizer_directory, capsys):
