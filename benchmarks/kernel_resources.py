@@ -2,16 +2,18 @@
 
     python -m benchmarks.kernel_resources [--anew]    compile what has changed, or all; write the figures and their page
     python -m benchmarks.kernel_resources --check     compare the written figures with the kernels as they are
-    python -m benchmarks.kernel_resources --check --recompile 1000
+    python -m benchmarks.kernel_resources --check --anew --recompile 1000
 
 The figures of each version of Triton are a file of their own; the page shows all that there are. What has changed is
 told by the program that the compiler would get. --check compares those, and compiles the given number of them anew, the
-ones with the most registers first.
+ones with the most registers first. Where no file of the kernels has changed since the figures were written, neither has
+a program, and without --anew none is made for the comparison.
 """
 
 from __future__ import annotations
 
 import argparse
+import hashlib
 import json
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import asdict
@@ -21,9 +23,11 @@ from pathlib import Path
 from typing import Any
 
 from glm_kernels.compilation import SHARED_MEMORY, Compilation
+from megatron_glm.files import sha256_of
 
 PACKAGES = ("attention", "embedding", "dropout", "loss")
 RESULTS = Path(__file__).parent / "results"
+SOURCES = Path(__file__).parents[1] / "kernels" / "glm_kernels"
 PAGE = Path(__file__).parents[1] / "docs" / "kernel_resources.md"
 
 Row = dict[str, Any]
@@ -33,15 +37,17 @@ Key = tuple[str, str, str]  # package, name, architecture
 def main(argv: Sequence[str] | None = None) -> int:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--check", action="store_true", help="exit 1 if a written figure is not that of today")
-    parser.add_argument("--anew", action="store_true", help="compile what has not changed too")
+    parser.add_argument("--anew", action="store_true", help="compile, or compare, what has not changed too")
     parser.add_argument("--recompile", type=int, default=0, metavar="N", help="of a check: compile N of them anew")
     parser.add_argument("--results", type=Path, default=RESULTS, help="where the figures lie")
     parser.add_argument("--page", type=Path, default=PAGE, help="where the table goes")
     args = parser.parse_args(argv)
     file = args.results / f"kernel_resources_triton_{_triton_version()}.json"
-    published = json.loads(file.read_text(encoding="utf-8"))["rows"] if file.exists() else []
+    figures = json.loads(file.read_text(encoding="utf-8")) if file.exists() else {"rows": []}
+    published = figures["rows"]
     if args.check:
-        differences = list(check(published, args.recompile))
+        of_these_sources = figures.get("sources") == sources_hash(published)
+        differences = list(check(published, args.recompile, programs=args.anew or not of_these_sources))
         print("\n".join([*differences, f"{file.name}: {len(differences)} differences"]))
         return 1 if differences else 0
     known = {} if args.anew else {(row["arch"], row["program"]): row for row in published}
@@ -49,7 +55,8 @@ def main(argv: Sequence[str] | None = None) -> int:
     for package, compilation, arch in every_compilation():
         rows.append(row := measured(package, compilation, arch, known))
         known[arch, row["program"]] = row  # entries of a table may have one tile
-    file.write_text(json.dumps({"triton": _triton_version(), "rows": rows}, indent=1) + "\n", encoding="utf-8")
+    figures = {"triton": _triton_version(), "sources": sources_hash(rows), "rows": rows}
+    file.write_text(json.dumps(figures, indent=1) + "\n", encoding="utf-8")
     args.page.write_text(page(written(args.results)), encoding="utf-8")
     return 0
 
@@ -60,6 +67,16 @@ def every_compilation() -> Iterator[tuple[str, Compilation, str]]:
         for arch in SHARED_MEMORY:
             for compilation in import_module(f"glm_kernels.{package}.compilations").compilations(arch):
                 yield package, compilation, arch
+
+
+def sources_hash(rows: Sequence[Row]) -> str:
+    """A hash of the kernels' files and of what is written of their programs: the same as long as both are."""
+    digest = hashlib.sha256()
+    for path in sorted(SOURCES.rglob("*.py")):
+        digest.update(f"{path.relative_to(SOURCES)}\0{sha256_of(path)}\n".encode())
+    for row in rows:
+        digest.update(f"{' '.join(_key(row))}\0{row['program']}\n".encode())
+    return digest.hexdigest()[:16]
 
 
 def measured(package: str, compilation: Compilation, arch: str, known: Mapping[tuple[str, str], Row]) -> Row:
@@ -74,8 +91,13 @@ def measured(package: str, compilation: Compilation, arch: str, known: Mapping[t
     return named | compiled | {"warnings": list(compiled["warnings"])}
 
 
-def check(rows: Sequence[Row], recompiled: int) -> Iterator[str]:
-    """A line for each figure that is missing, left over or of another program, or comes out otherwise today."""
+def check(rows: Sequence[Row], recompiled: int, *, programs: bool) -> Iterator[str]:
+    """A line for each figure that is missing, left over or of another program, or comes out otherwise today.
+
+    Args:
+        recompiled: how many are compiled anew.
+        programs: whether those of today are made, and compared.
+    """
     from glm_kernels.compilation import fingerprint
 
     published = {_key(row): row for row in rows}
@@ -83,7 +105,7 @@ def check(rows: Sequence[Row], recompiled: int) -> Iterator[str]:
     yield from (f"{' '.join(key)}: its kernel is gone" for key in published.keys() - todays.keys())
     yield from (f"{' '.join(key)}: has no figures" for key in todays.keys() - published.keys())
     known = [key for key in published if key in todays]
-    for key in known:
+    for key in known if programs else ():
         if published[key]["program"] != fingerprint(todays[key], key[2]):
             yield f"{' '.join(key)}: the figures are of another program"
     known.sort(key=lambda key: published[key]["registers"], reverse=True)

@@ -1,6 +1,6 @@
 """Samples a second on one core: a batch at a time against one by one.
 
-    python benchmarks/sample_construction.py [--samples 4096] [--json FILE]
+    python -m benchmarks.sample_construction [--samples 4096] [--json FILE]
 
 The corpus is random ids in shards on disk, written first and read once before the clock starts: its pages are in
 the cache. Times are CPU time of this process, from the global index to the finished sample (order, windows,
@@ -12,8 +12,6 @@ from __future__ import annotations
 
 import argparse
 import json
-import platform
-import subprocess
 import sys
 import tempfile
 import time
@@ -23,6 +21,7 @@ from pathlib import Path
 
 import numpy as np
 
+from benchmarks.origin import origin
 from megatron_glm.config.schema import Objective as ObjectiveConfig
 from megatron_glm.data.dataset import SampleDataset
 from megatron_glm.data.indexed_writer import IndexedWriter
@@ -75,7 +74,8 @@ def main(argv: Sequence[str] | None = None) -> None:
                 alone, together = row["one by one, samples/s"], row["in a batch, samples/s"]
                 print(f"{corpus:16} {objectives:20} {alone:8.0f} /s {together:10.0f} /s {together / alone:6.1f}x")
     if args.json:
-        report = {**origin(argv), "samples": args.samples, "window": WINDOW, "results": rows}
+        about = origin("benchmarks.sample_construction", sys.argv[1:] if argv is None else argv, ["numpy"])
+        report = {**about, "samples": args.samples, "window": WINDOW, "results": rows}
         args.json.write_text(json.dumps(report, indent=2) + "\n", encoding="utf-8")
 
 
@@ -168,25 +168,6 @@ def write_corpus(directory: Path, num_tokens: int, mean: int) -> None:
         versions={},
     )
     save_manifest(directory, manifest)
-
-
-def origin(argv: Sequence[str] | None) -> dict[str, str]:
-    """What a reader needs to repeat the figures."""
-    commit = subprocess.run(
-        ["git", "describe", "--always", "--dirty"],
-        cwd=Path(__file__).parent,
-        capture_output=True,
-        text=True,
-        check=False,
-    )
-    arguments = sys.argv[1:] if argv is None else argv
-    return {
-        "commit": commit.stdout.strip() or "unknown",
-        "command": " ".join(["python benchmarks/sample_construction.py", *arguments]),
-        "python": platform.python_version(),
-        "numpy": np.__version__,
-        "machine": f"{platform.machine()} {platform.system()}",
-    }
 
 
 if __name__ == "__main__":

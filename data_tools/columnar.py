@@ -5,21 +5,23 @@ Such a file is a sequence of chunks (row groups, record batches) that can be rea
 
 from __future__ import annotations
 
+import io
 import os
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from itertools import accumulate, pairwise
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, BinaryIO
 
+from data_tools.arrow_messages import Message, SomeMessages, messages
 from data_tools.parquet_footer import row_group_begins
 from megatron_glm.errors import DataError
+from megatron_glm.extras import install_command
 
 if TYPE_CHECKING:
     import pyarrow
 
 _PARQUET = ".parquet"
-_END_OF_STREAM = b"\xff\xff\xff\xff\0\0\0\0"
 _READ_BYTES, _MOST_ROWS = 1 << 20, 1 << 16  # decoded at once, about
 _TEXT_BYTES = 1 << 16  # made into strings at once, about
 _SHOWN_COLUMNS = 8
@@ -67,7 +69,7 @@ def _reading(path: str) -> Iterator[None]:
     try:
         import pyarrow
     except ImportError as error:
-        raise DataError(f"--input: '{path}' is read by pyarrow; pip install 'megatron_glm[arrow]'") from error
+        raise DataError(f"--input: '{path}' is read by pyarrow; {install_command('arrow')}") from error
     try:
         yield
     except (pyarrow.ArrowException, OSError, UnicodeDecodeError) as error:  # the last of a column's name
@@ -118,36 +120,45 @@ def _parquet_columns(path: str, start: int, stop: int, text_key: str) -> Iterato
 
 def _arrow_layout(path: str) -> tuple[list[int], list[int]]:
     """The ends of the record batches, in rows and in bytes; the first one has the schema too."""
-    import pyarrow
-
-    rows, ends = [], []
-    with pyarrow.memory_map(path) as source, pyarrow.ipc.open_stream(source) as stream:
-        before_end = source.tell()
-        for batch in stream:
-            before_end = source.tell()
-            rows.append(batch.num_rows)
-            ends.append(before_end)
-    # The reader takes a file that stops between two batches for whole.
-    with open(path, "rb") as raw:
-        raw.seek(before_end)
-        if raw.read(len(_END_OF_STREAM) + 1) != _END_OF_STREAM:
-            raise DataError(f"{path}: truncated: the Arrow stream has no end, or more after it; fetch the file again")
-    return list(accumulate(rows)) or [0], [*ends[:-1], os.path.getsize(path)]
+    with open(path, "rb") as file:
+        batches = [message for message in _messages(path, file) if message.rows is not None]
+        size = os.fstat(file.fileno()).st_size
+    return list(accumulate(batch.rows for batch in batches)) or [0], [*(batch.stop for batch in batches[:-1]), size]
 
 
 def _arrow_columns(path: str, start: int, stop: int, text_key: str) -> Iterator[pyarrow.Array]:
     import pyarrow
 
-    with pyarrow.memory_map(path) as source, pyarrow.ipc.open_stream(source) as stream:
-        _check_type(stream.schema, path, text_key)
-        begin = 0
-        for batch in stream:
-            if begin >= start:
+    with open(path, "rb", buffering=0) as file:
+        wanted = _of_rows(_messages(path, file), start, stop)
+        with pyarrow.ipc.open_stream(io.BufferedReader(SomeMessages(file, wanted))) as stream:
+            _check_type(stream.schema, path, text_key)
+            for batch in stream:
                 batch.validate()
                 yield _checked(_column(batch, text_key))
-            begin += batch.num_rows
-            if begin >= stop:
-                return
+
+
+def _messages(path: str, file: BinaryIO) -> list[Message]:
+    try:
+        return list(messages(file))
+    except EOFError as error:
+        raise DataError(
+            f"{path}: truncated: the Arrow stream has no end, or more after it; fetch the file again"
+        ) from error
+    except ValueError as error:
+        raise _damaged(path, error) from error
+
+
+def _of_rows(found: Sequence[Message], start: int, stop: int) -> list[Message]:
+    """The record batches of the rows [start, stop), and what they need: the schema, and dictionaries before them."""
+    wanted, begin = [], 0
+    for message in found:
+        if begin >= stop and message.rows is not None:
+            break
+        if message.rows is None or begin >= start:
+            wanted.append(message)
+        begin += message.rows or 0
+    return wanted
 
 
 def _column(batch: pyarrow.RecordBatch, key: str) -> pyarrow.Array:
@@ -160,7 +171,7 @@ def _column(batch: pyarrow.RecordBatch, key: str) -> pyarrow.Array:
 
 
 def _checked(column: pyarrow.Array) -> pyarrow.Array:
-    """The column, if no place in it leads out of its memory: the stream is mapped as it is, and pyarrow believes it.
+    """The column, if no place in it leads out of its memory: pyarrow believes what it reads.
 
     Raises:
         ArrowInvalid: one does; to read it would end the process.

@@ -14,6 +14,7 @@ from data_tools.documents import DocumentReader
 from data_tools.engine_proof import Comparison, compare_engines
 from data_tools.estimate import sample_parts
 from data_tools.inputs import InputFile
+from megatron_glm.extras import install_command
 from megatron_glm.tokenizer.base import Tokenizer
 from megatron_glm.tokenizer.fast import accelerated, fast_library
 
@@ -52,7 +53,7 @@ def choose(tokenizer: Tokenizer, texts: Sequence[str], *, compare: Compare | Non
         return Choice(
             use=False,
             note=f"{library} is not installed, which tokenizes many times as fast; "
-            "pip install 'megatron_glm[fast]' gives the same ids sooner",
+            f"{install_command('fast')} gives the same ids sooner",
         )
     bounds = _bounds(texts, shares)
     parts = [texts[start:end] for start, end in pairwise(bounds)]

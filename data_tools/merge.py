@@ -22,6 +22,7 @@ import numpy as np
 
 from megatron_glm.byte_sizes import size_text
 from megatron_glm.command import run_command
+from megatron_glm.counting import count_text
 from megatron_glm.data.indexed import IndexedFile
 from megatron_glm.data.manifest import SPLITS
 from megatron_glm.data.pair_format import bin_path, idx_path, index_header
@@ -206,16 +207,12 @@ def _prefixes(args: argparse.Namespace) -> tuple[list[Path], str]:
             found = expand(args.prefix)
         except DataError as error:
             raise DataError(f"--prefix: {error}") from error
-        return found, _count(found, "pair")
+        return found, count_text(len(found), "pair")
     shards = ShardSet(args.directory, args.split)
     found = [shards.prefix(shard) for shard in range(len(shards.shard_tokens) - 1)]
     if not found:
         raise DataError(f"{args.directory}: no {args.split} documents to merge; name another --split")
-    return found, f"{_count(found, 'shard')}, tokenizer {shards.manifest['tokenizer']['hash'][:12]}"
-
-
-def _count(found: Sequence[Path], thing: str) -> str:
-    return f"{len(found)} {thing}{'s' * (len(found) != 1)}"
+    return found, f"{count_text(len(found), 'shard')}, tokenizer {shards.manifest['tokenizer']['hash'][:12]}"
 
 
 def _parser() -> argparse.ArgumentParser:

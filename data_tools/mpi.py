@@ -20,13 +20,15 @@ from typing import Any
 
 from megatron_glm.command import EXIT_USER_ERROR
 from megatron_glm.errors import DataError, TokenizerError
+from megatron_glm.extras import install_command
 
 # How many processes a launcher has started, and which this is. Slurm's variables of the step, not of the job: a
 # batch script that has many tasks to give away is itself one process.
+_SLURM_SIZE = "SLURM_STEP_NUM_TASKS"
 _LAUNCHERS = (
     ("PMI_SIZE", "PMI_RANK"),  # MPICH, Intel MPI
     ("OMPI_COMM_WORLD_SIZE", "OMPI_COMM_WORLD_RANK"),
-    ("SLURM_STEP_NUM_TASKS", "SLURM_PROCID"),
+    (_SLURM_SIZE, "SLURM_PROCID"),
 )
 
 
@@ -64,11 +66,12 @@ def check_launch(module: str) -> None:
         from mpi4py import MPI
 
         library = MPI.Get_library_version().split("\n")[0].rstrip("\0 ")
+        by_srun = "srun --mpi=pmi2 (`srun --mpi=list` names the others), or by " if _SLURM_SIZE in os.environ else ""
         raise DataError(
             f"{size} processes were started, but each is alone for mpi4py: its MPI is {library}; "
-            "start them by the mpiexec of that one"
+            f"start them by {by_srun}the mpiexec of that one"
         )
-    install = "" if find_spec("mpi4py") else "pip install mpi4py, and "
+    install = "" if find_spec("mpi4py") else f"{install_command('mpi')}, and "
     raise DataError(
         f"{size} processes were started, and each would write the whole output; "
         f"{install}start them by: mpiexec -n {size} python -m mpi4py.futures -m {module} …"

@@ -24,6 +24,7 @@ from data_tools.docstrings import SourceFile, docstrings, import_roots, source_f
 from data_tools.prose import clean, paragraphs, sentence_share
 from megatron_glm.command import run_command
 from megatron_glm.errors import DataError
+from megatron_glm.extras import install_command
 from megatron_glm.files import atomic_file
 
 _LEAST_DOCUMENT = 200  # characters; what is shorter is no document
@@ -119,7 +120,7 @@ def write_corpus(documents: Sequence[Document], output: Path, min_megabytes: flo
     if megabytes < min_megabytes:
         raise DataError(
             f"--min-megabytes: found {megabytes:.2f} MB of prose in this environment's packages, {min_megabytes:g} are"
-            " asked for; install the test extras (pip install -e '.[test]') or ask for less"
+            f" asked for; install the test extras ({install_command('test')}) or ask for less"
         )
     try:
         output.parent.mkdir(parents=True, exist_ok=True)

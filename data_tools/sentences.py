@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from megatron_glm.errors import DataError
+from megatron_glm.extras import install_command
 from megatron_glm.tokenizer.base import Tokenizer
 
 if TYPE_CHECKING:
@@ -105,7 +106,7 @@ def load_splitter() -> PunktSentenceTokenizer:
     except ImportError as error:
         raise DataError(
             "--sentences: English sentences are found by nupunkt, which is not installed; "
-            "pip install 'megatron_glm[sentences]'"
+            f"{install_command('sentences')}"
         ) from error
     return load_default_model()
 

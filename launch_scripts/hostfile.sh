@@ -6,6 +6,7 @@
 #   NODE_RANK    this machine's line in the hostfile, from 0: start the script on every machine yourself.
 #                Unset: start it on one, and ssh and pdsh start the others (no password may be asked)
 #   RESTARTS     how often a run that fails is started again in a row without a newer checkpoint; default: 5
+#   PDSH_SSH_ARGS_APPEND  options of ssh; default: a minute without a word from a host ends the connection to it
 #   PYTHONPATH   gets the repository in front
 set -euo pipefail
 
@@ -13,6 +14,9 @@ config=${1:?usage: hostfile.sh CONFIG [section.key=value ...]}
 shift
 repository=$(dirname "$0")/..
 export PYTHONPATH=$repository${PYTHONPATH:+:$PYTHONPATH}
+
+# ssh itself would wait for ever for a host that has lost its power, and the supervisor for ssh.
+export PDSH_SSH_ARGS_APPEND=${PDSH_SSH_ARGS_APPEND:--o ServerAliveInterval=15 -o ServerAliveCountMax=4}
 
 hostfile=${HOSTFILE:?set HOSTFILE to a file with a line "host slots=GPUS" for each machine}
 first_host=$(awk '!/^[[:space:]]*(#|$)/ { print $1; exit }' "$hostfile")

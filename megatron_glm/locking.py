@@ -38,6 +38,21 @@ def exclusive(path: Path) -> Iterator[None]:
         os.close(descriptor)
 
 
+def is_held(path: Path) -> bool:
+    """Whether a process holds the lock on a file; a file that cannot be opened is held by none."""
+    try:
+        descriptor = os.open(path, os.O_RDWR | os.O_NOFOLLOW)
+    except OSError:
+        return False
+    try:
+        fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except BlockingIOError:
+        return True
+    finally:
+        os.close(descriptor)
+    return False
+
+
 def holder_of(path: Path) -> str:
     """Who says that they hold the lock on a file: 'process 17 on host1 since 2026-11-30T03:00:00+00:00'."""
     try:

@@ -32,6 +32,12 @@ def shared():
     return find
 
 
+@pytest.fixture(scope="session")
+def compiled_programs(tmp_path_factory):
+    """Where torch.compile keeps what it has compiled in this session, which takes seconds each."""
+    return tmp_path_factory.mktemp("torchinductor")
+
+
 def pytest_addoption(parser):
     parser.addoption("--slice", metavar="HASH", help="of the slow tests one slice only: which one, this hash tells")
     parser.addoption("--slice-minutes", type=float, help="start no test of the slice after so many")

@@ -8,7 +8,7 @@ import os
 import sys
 import time
 import traceback
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -73,9 +73,17 @@ class Bench:
         values = torch.randn(*shape, generator=generator, device=self.device)
         return values.to(dtype).requires_grad_(grad)
 
-    def compiled(self, function: Callable[..., Tensor]) -> Callable[..., Tensor]:
-        """The function under torch.compile; in a rehearsal its graph runs as it is, without a C++ compiler."""
-        return torch.compile(function, backend="eager" if self.is_rehearsal else "inductor", dynamic=False)
+    def compiled(
+        self, function: Callable[..., Tensor], options: Mapping[str, Any] | None = None
+    ) -> Callable[..., Tensor]:
+        """The function under torch.compile; in a rehearsal its graph runs as it is, without a C++ compiler.
+
+        Args:
+            options: of Inductor.
+        """
+        if self.is_rehearsal:
+            return torch.compile(function, backend="eager", dynamic=False)
+        return torch.compile(function, options=options, dynamic=False)
 
 
 def tried(what: Row, measure: Callable[[], Row]) -> Row:

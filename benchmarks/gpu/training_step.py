@@ -3,14 +3,15 @@
     python -m benchmarks.gpu.training_step --output DIR [--dry-run]
 
 The model, the engine under DeepSpeed (ZeRO 1, bf16), the optimizer and the samples are those of a run; the text is
-random. A step is one micro-batch, forward, backward and update.
+random. A step is one micro-batch, forward, backward and update. Each model is timed twice: with torch's norms and GELU,
+and with those that torch.compile writes, which is how a run on a GPU trains.
 """
 
 from __future__ import annotations
 
 import time
 from collections.abc import Iterator
-from functools import partial
+from functools import cached_property
 from pathlib import Path
 from statistics import median
 
@@ -22,11 +23,13 @@ from benchmarks.gpu.flops import peak_flops, step_flops
 from megatron_glm.config.loading import load_config
 from megatron_glm.config.schema import Config
 from megatron_glm.data.batch import Batch, collate
+from megatron_glm.model.glm import GLM
 from megatron_glm.objective.mixture import Mixture
 from megatron_glm.objective.window import Window
 from megatron_glm.parallel.groups import make_groups
 from megatron_glm.parallel.layout import Layout
 from megatron_glm.tokenizer.base import SpecialTokens
+from megatron_glm.training.engines.compiled_parts import compile_parts
 from megatron_glm.training.engines.model_building import build_model
 from megatron_glm.training.engines.zero_engine import ZeroEngine
 from megatron_glm.training.objective_weights import objective_weights
@@ -37,10 +40,12 @@ _ROLES = 7  # special tokens, at the end of the ids
 
 
 def measure(bench: Bench) -> Iterator[Row]:
-    """Time whole training steps."""
+    """Time whole training steps, without and with compiled parts."""
     with distributed_processes(threads=None):
         for name, config, num_ids in cases(bench):
-            yield tried({"model": name}, partial(measured, bench, config, num_ids))
+            training = Training(bench, config, num_ids)
+            for compiled, steps in ((False, training.plain), (True, training.compiled)):
+                yield tried({"model": name, "compiled": compiled}, steps)
 
 
 def cases(bench: Bench) -> Iterator[tuple[str, Config, int]]:
@@ -52,11 +57,30 @@ def cases(bench: Bench) -> Iterator[tuple[str, Config, int]]:
     yield name, _config("glm_2b.yaml", [layers, "train.recompute=none", *toy]), 50_264 if not toy else 250
 
 
-def measured(bench: Bench, config: Config, num_ids: int) -> Row:
+class Training:
+    """A model that is trained on one micro-batch, over and over; the parts that can be are compiled under way."""
+
+    def __init__(self, bench: Bench, config: Config, num_ids: int):
+        self._bench, self._config, self._num_ids = bench, config, num_ids
+
+    @cached_property
+    def _made(self) -> tuple[GLM, ZeroEngine]:
+        config, groups = self._config, make_groups(Layout.of(1))
+        model = build_model(config, self._num_ids, groups, (range(config.model.num_layers),))
+        return model, ZeroEngine(config, model, groups=groups, accumulation=1)
+
+    def plain(self) -> Row:
+        """Steps with torch's norms and GELU."""
+        return timed_steps(self._bench, self._config, self._num_ids, self._made[1])
+
+    def compiled(self) -> Row:
+        """Steps with compiled ones, from now on."""
+        compile_parts(self._made[0])
+        return timed_steps(self._bench, self._config, self._num_ids, self._made[1])
+
+
+def timed_steps(bench: Bench, config: Config, num_ids: int, engine: ZeroEngine) -> Row:
     """The median of some steps, after two that are not timed."""
-    layers = range(config.model.num_layers)
-    groups = make_groups(Layout.of(1))
-    engine = ZeroEngine(config, build_model(config, num_ids, groups, (layers,)), groups=groups, accumulation=1)
     batch = random_batch(config, num_ids).to(engine.device)
     weights = objective_weights(batch.target_counts, _probabilities(config), config.train.loss)
     if not bench.is_rehearsal:
@@ -73,7 +97,7 @@ def measured(bench: Bench, config: Config, num_ids: int) -> Row:
     flops = step_flops(config.model, batch, num_ids)
     peak = None if bench.is_rehearsal else peak_flops(torch.cuda.get_device_name())
     return {
-        "layers": len(layers),
+        "layers": config.model.num_layers,
         "hidden": config.model.hidden_size,
         "parameters": engine.num_parameters,
         "tokens": batch.num_tokens,
@@ -113,7 +137,7 @@ def random_batch(config: Config, num_ids: int) -> Batch:
 
 
 def _config(file: str, overrides: list[str]) -> Config:
-    return load_config(CONFIGS / file, ["parallel.zero_stage=1", *overrides])
+    return load_config(CONFIGS / file, ["parallel.zero_stage=1", "train.compile=never", *overrides])
 
 
 def _toy(bench: Bench) -> list[str]:

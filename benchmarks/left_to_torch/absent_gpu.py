@@ -7,6 +7,7 @@ and on types, shapes and devices of the tensors.
 
 from __future__ import annotations
 
+from collections.abc import Callable, Mapping
 from types import SimpleNamespace
 from typing import Any
 
@@ -17,6 +18,7 @@ import torch._inductor.config
 import triton
 from torch import Tensor, fx, nn
 from torch._dynamo.device_interface import CudaInterface, get_interface_for_device
+from torch._guards import detect_fake_mode
 from torch._inductor.compile_fx import compile_fx, compile_fx_inner
 from torch._inductor.graph import GraphLowering
 from torch._inductor.runtime import triton_helpers
@@ -69,7 +71,31 @@ def programs(module: nn.Module, *shape: int, dtype: torch.dtype) -> list[str]:
     The module may have been built on "meta". Gradients are those of the input and of all parameters.
     """
     graph, parameters = _traced(module)
-    mode, sources = FakeTensorMode(), []
+    with FakeTensorMode():
+        shapes = [shape, *(parameter.shape for parameter in parameters)]
+        inputs = [torch.empty(size, dtype=dtype, device=_TRACED_ON, requires_grad=True) for size in shapes]
+    return _written(graph, inputs)
+
+
+def programs_of(function: Callable[..., Tensor], *inputs: Any, options: Mapping[str, Any]) -> list[str]:
+    """The same of what torch.compile makes of a function and its inputs, which are on the CPU; after `pretend`.
+
+    Args:
+        options: of Inductor.
+    """
+    sources: list[str] = []
+
+    def backend(graph: fx.GraphModule, traced: list[Tensor]) -> fx.GraphModule:
+        sources.extend(_written(graph, traced, **options))
+        return graph  # which the CPU can run
+
+    torch.compile(function, backend=backend)(*inputs)
+    return sources
+
+
+def _written(graph: fx.GraphModule, inputs: list[Tensor], **options: Any) -> list[str]:
+    """The programs for fake inputs, as if these were on the GPU."""
+    mode, sources = detect_fake_mode(inputs), []
 
     def moved(value: Any) -> Any:
         if isinstance(value, tuple | list):
@@ -91,13 +117,10 @@ def programs(module: nn.Module, *shape: int, dtype: torch.dtype) -> list[str]:
         sources.append(lowering.codegen()[0].value)
         return SimpleNamespace(__file__="", call=None)
 
-    with mode:
-        shapes = [shape, *(parameter.shape for parameter in parameters)]
-        inputs = [torch.empty(size, dtype=dtype, device=_TRACED_ON, requires_grad=True) for size in shapes]
     load, GraphLowering.compile_to_module = GraphLowering.compile_to_module, written
     try:
         with (
-            torch._inductor.config.patch(force_disable_caches=True),
+            torch._inductor.config.patch({"force_disable_caches": True, **options}),
             torch._functorch.config.patch(force_non_lazy_backward_lowering=True),
         ):
             compile_fx(graph, inputs, inner_compile=lowered)

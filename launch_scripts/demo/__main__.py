@@ -32,6 +32,11 @@ PROMPTS = (
 
 
 def main(argv: Sequence[str] | None = None) -> int:
+    return run_command(build_parser(), run, argv)
+
+
+def build_parser() -> argparse.ArgumentParser:
+    """The options of a demo."""
     parser = argparse.ArgumentParser(
         prog="python -m launch_scripts.demo",
         description="Run the whole path on real text: corpus, tokenizer, shards, training, release, generation.",
@@ -44,7 +49,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     parser.add_argument(
         "--settings", nargs="+", default=[], metavar="section.key=value", help="of the training run, e.g. train.steps=9"
     )
-    return run_command(parser, run, argv)
+    return parser
 
 
 def run(args: argparse.Namespace) -> None:

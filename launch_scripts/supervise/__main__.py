@@ -32,9 +32,11 @@ from megatron_glm.checkpoint.locating import CHECKPOINTS
 from megatron_glm.command import count_or_none, run_command, tell
 from megatron_glm.config.loading import load_config
 from megatron_glm.errors import ConfigError
+from megatron_glm.locking import holder_of, is_held
 from megatron_glm.training.control.signals import SAME_SECONDS, STOP_SIGNALS
 from megatron_glm.training.control.stopping import END_FILE, STOP_FILE, read_end
 from megatron_glm.training.launchers import RESTARTS_VARIABLE
+from megatron_glm.training.output import LOCK_FILE
 
 _LOOK_SECONDS = 0.1
 _MADE_HERE = b"launch_scripts.supervise"  # with which a stop file of ours begins
@@ -94,6 +96,7 @@ class Supervisor:
                 )
                 return decision.code
             fruitless, number = decision.number, number + 1
+            self._wait_for_other_machines()
             _say(
                 f"the launcher ended with {exit_code(ended.code)}; start {number + 1} in {decision.pause:g} s, from"
                 f" {self._found or 'the beginning'}; {fruitless} of {self._args.restarts} without a newer checkpoint"
@@ -154,6 +157,15 @@ class Supervisor:
                 _say(f"{why}: killing all processes of the run")
                 kill_all_below(os.getpid())
             time.sleep(_LOOK_SECONDS)
+
+    def _wait_for_other_machines(self) -> None:
+        """Ranks that ran behind ssh may still be at the step in which it broke, with the output and the port."""
+        lock, deadline = self._output / LOCK_FILE, time.monotonic() + self._args.grace
+        if is_held(lock):
+            _say(f"waiting {self._args.grace:g} s (--grace) at most for the end of {holder_of(lock)}")
+        while is_held(lock) and time.monotonic() < deadline and self._wish is None:
+            time.sleep(_LOOK_SECONDS)
+        self._newest()  # it may have saved
 
     def _take(self, number: int, frame: object) -> None:
         now = time.monotonic()

@@ -9,6 +9,7 @@ from megatron_glm.command import EXIT_USER_ERROR
 _SIGNAL = 128  # the shell's way to say which signal ended a process
 _LONGEST_PAUSE = 300.0  # seconds
 _SIGNALS = 64
+_SSH_LOST = 255  # of ssh itself: it could not connect, or the connection broke
 
 
 @dataclass(frozen=True)
@@ -53,7 +54,7 @@ def exit_code(code: int) -> int:
     """
     if code < 0:
         return _SIGNAL - code
-    return _SIGNAL + 256 - code if code >= 256 - _SIGNALS else code
+    return _SIGNAL + 256 - code if 256 - _SIGNALS <= code != _SSH_LOST else code
 
 
 def decide(ended: Ended, *, fruitless: int, restarts: int, backoff: float) -> Restart | Finish:

@@ -11,7 +11,7 @@ from collections.abc import Mapping
 from contextlib import suppress
 
 from megatron_glm.errors import ConfigError
-from megatron_glm.training.control.launcher_watch import PROC, parent_of
+from megatron_glm.training.launcher_watch import PROC, parent_of
 from megatron_glm.training.launchers import launch_variables
 
 _LOOK_SECONDS = 0.02

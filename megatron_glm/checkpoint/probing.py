@@ -10,10 +10,10 @@ from pathlib import Path
 
 from megatron_glm.byte_sizes import size_text
 from megatron_glm.checkpoint.format import KINDS
-from megatron_glm.checkpoint.together import together
 from megatron_glm.errors import CheckpointError
 from megatron_glm.files import Files, temporary_name
 from megatron_glm.parallel.ranks import Ranks
+from megatron_glm.parallel.together import together
 
 _CHECKPOINTS = 2  # the newest one stays while the next is written
 

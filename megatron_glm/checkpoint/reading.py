@@ -147,7 +147,10 @@ class CheckpointReader:
     def _bytes(self, name: str) -> bytes:
         if name not in self._manifest.files:
             raise CheckpointError(f"{self.path / name}: not in the manifest")
-        return (self.path / name).read_bytes()
+        try:
+            return (self.path / name).read_bytes()
+        except OSError as error:
+            raise CheckpointError(f"{self.path / name}: cannot be read ({error.strerror})") from error
 
     def _hash(self, name: str, kind: Kind) -> str:
         digest = hashlib.sha256()

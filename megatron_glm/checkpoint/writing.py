@@ -34,10 +34,10 @@ from megatron_glm.checkpoint.format import (
 from megatron_glm.checkpoint.index import Index, Piece
 from megatron_glm.checkpoint.manifest import FileRecord, Manifest
 from megatron_glm.checkpoint.parts import write_file, write_parts
-from megatron_glm.checkpoint.together import together
 from megatron_glm.errors import CheckpointError
 from megatron_glm.files import Files, temporary_name
 from megatron_glm.parallel.ranks import Ranks
+from megatron_glm.parallel.together import together
 
 _PART_BYTES = 128 << 20
 _log = logging.getLogger(__name__)

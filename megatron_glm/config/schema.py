@@ -246,6 +246,9 @@ class Train(Section):
     fused_norm: Literal["torch", "apex", "auto"] = Field(
         "torch", description="whose kernel computes the norms; auto: apex where it is"
     )
+    compile: Literal["auto", "always", "never"] = Field(
+        "auto", description="norms and bias + GELU by torch.compile; auto: on a GPU, if it can there"
+    )
     loss_scale: LossScale = LossScale()
     nonfinite_patience: Positive = Field(
         3, description="steps in a row without a finite loss and gradient after which the run stops"

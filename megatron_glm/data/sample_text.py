@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 from rich.text import Text
 
+from megatron_glm.counting import count_text
 from megatron_glm.objective.sample import Sample
 
 if TYPE_CHECKING:
@@ -45,8 +46,8 @@ def describe(sample: Sample, tokenizer: Tokenizer, origin: str) -> Iterator[Text
     yield Text.assemble(
         (f"sample {sample.index}", "bold"),
         f" · {sample.objective.name.lower()} objective · {len(sample.input_ids)} tokens · "
-        f"{_count(len(sample.segments), 'segment')} · {_count(sum(map(len, blanks)), 'blank')} · "
-        f"{_count(int(sample.loss_mask.sum()), 'target')}",
+        f"{count_text(len(sample.segments), 'segment')} · {count_text(sum(map(len, blanks)), 'blank')} · "
+        f"{count_text(int(sample.loss_mask.sum()), 'target')}",
     )
     yield Text(f"window: {origin}", "dim")
     if not len(sample.input_ids):
@@ -100,10 +101,6 @@ def compact(values: Sequence[int]) -> str:
             parts.append(f"{values[start]}…{values[stop - 1]}")
         start = stop
     return ", ".join(parts)
-
-
-def _count(n: int, thing: str) -> str:
-    return f"{n} {thing}" if n == 1 else f"{n} {thing}s"
 
 
 def _part_a(sample: Sample, tokenizer: Tokenizer, start: int, stop: int, blanks: Sequence[Blank]) -> Text:

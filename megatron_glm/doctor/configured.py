@@ -12,6 +12,7 @@ from megatron_glm.checkpoint.format import KINDS
 from megatron_glm.config.batching import BatchSizes
 from megatron_glm.config.combinations import check_combinations, check_heads
 from megatron_glm.config.schema import Config, Train
+from megatron_glm.counting import count_text
 from megatron_glm.data.dataset import HeldOutDataset, SampleDataset
 from megatron_glm.doctor.finding import Finding, findings_of
 from megatron_glm.doctor.job import check_same
@@ -22,6 +23,8 @@ from megatron_glm.parallel.ranks import Ranks
 from megatron_glm.tokenizer.base import Tokenizer
 from megatron_glm.tokenizer.loading import load_tokenizer
 from megatron_glm.training.engines.apex import apex_normalizes, apex_updates
+from megatron_glm.training.engines.compilation import settle_compilation
+from megatron_glm.training.engines.compiled_parts import is_compiled
 from megatron_glm.training.engines.model_building import check_divides
 from megatron_glm.training.reports.reporting import short_number
 
@@ -35,14 +38,16 @@ def check_layout(config: Config, processes: int) -> Iterator[Finding]:
     """Layout and batch. Raises ConfigError where the layout does not divide or does not go with other settings."""
     layout = Layout.of(processes, tensor=config.parallel.tensor, pipeline=config.parallel.pipeline)
     check_combinations(config)
-    value = f"{layout.data} replicas × {layout.pipeline} stages × {layout.tensor} tensor ranks"
+    axes = {"replica": layout.data, "stage": layout.pipeline, "tensor rank": layout.tensor}
+    value = " × ".join(count_text(size, axis) for axis, size in axes.items())
     yield Finding("layout", "ok", value)
     yield from findings_of("batch", lambda: [_batch(config.train, layout.data)])
 
 
 def _batch(train: Train, replicas: int) -> Finding:
     accumulation = BatchSizes.of(train).accumulation(train.micro_batch_size, replicas)
-    value = f"{train.global_batch_size} samples = {train.micro_batch_size} × {accumulation} × {replicas} replicas"
+    samples = count_text(train.global_batch_size, "sample")
+    value = f"{samples} = {train.micro_batch_size} × {accumulation} × {count_text(replicas, 'replica')}"
     return Finding("batch", "ok", value)
 
 
@@ -51,6 +56,15 @@ def check_apex(config: Config) -> Iterator[Finding]:
     apex_updates(config.optimizer, zero_stage=config.parallel.zero_stage)
     apex_normalizes(config.train)
     yield from ()
+
+
+def check_compilation(config: Config, ranks: Ranks) -> Iterator[Finding]:
+    """What torch.compile is to compute; a collective. Raises ConfigError where it must and cannot."""
+    settled = settle_compilation(config, ranks)
+    if is_compiled(config.train) and not settled.is_on:
+        yield Finding("torch.compile", "warn", settled.told, "mend that, or set train.compile=never")
+    else:
+        yield Finding("torch.compile", "ok", settled.told)
 
 
 def check_inputs(config: Config, ranks: Ranks) -> Iterator[Finding]:

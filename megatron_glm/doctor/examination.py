@@ -50,6 +50,7 @@ def examine(config: Config | None, ranks: Ranks, before: Iterable[Finding] = ())
     if config:
         add("layout", lambda: configured.check_layout(config, ranks.size))
         add("apex", lambda: configured.check_apex(config))
+        add("torch.compile", lambda: configured.check_compilation(config, ranks))
         add("inputs", lambda: configured.check_inputs(config, ranks))
     return merged([[Finding(**finding) for finding in findings] for findings in ranks.gather(list(map(vars, found)))])
 

@@ -10,6 +10,7 @@ from pathlib import Path
 
 import torch
 
+from megatron_glm.counting import count_text
 from megatron_glm.doctor.finding import Finding
 
 _GIB = 1 << 30
@@ -25,7 +26,7 @@ def check_processor(*, processes: int) -> Iterator[Finding]:
         processes: of the job on this machine.
     """
     cores, threads = granted_cores(), torch.get_num_threads()
-    value = f"{cores:g} cores granted of {os.cpu_count()}, {processes} × {threads} threads"
+    value = f"{cores:g} cores granted of {os.cpu_count()}, {processes} × {count_text(threads, 'thread')}"
     if processes * threads > cores + 0.5 and not torch.cuda.is_available():
         threads = max(1, int(cores / processes))
         yield Finding("processor", "warn", value, f"set train.threads to {threads}, or OMP_NUM_THREADS")

@@ -48,10 +48,11 @@ def installed(name: str) -> str | None:
 
 def _judge(requirement: Requirement, found: str | None) -> Finding:
     name = requirement.name
+    install = f"pip install -c constraints.txt '{requirement}'"
     if found is None:
-        return Finding(name, "fail", "not installed", f"pip install -c constraints.txt '{requirement}'")
+        return Finding(name, "fail", "not installed", install)
     if not requirement.specifier.contains(found, prereleases=True):
-        return Finding(name, "fail", f"{found}, needs {requirement.specifier}", f"pip install '{requirement}'")
+        return Finding(name, "fail", f"{found}, needs {requirement.specifier}", install)
     tested = TESTED.get(name)
     if tested and Version(found).release[:2] != Version(tested).release[:2]:
         return Finding(

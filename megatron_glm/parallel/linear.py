@@ -29,10 +29,14 @@ class ColumnParallelLinear(nn.Linear):
     def __init__(self, in_features: int, out_features: int, *, group: dist.ProcessGroup, spread: bool):
         super().__init__(in_features, out_features)
         self._group = group
-        self._whole = gather_rows if spread else to_shards
+        self._to_whole = gather_rows if spread else to_shards
 
     def forward(self, x: Tensor) -> Tensor:
-        return F.linear(self._whole(x, self._group), self.weight, self.bias)
+        return F.linear(self.whole(x), self.weight, self.bias)
+
+    def whole(self, x: Tensor) -> Tensor:
+        """The input as this rank's features use it, all tokens: its gradient is summed over the ranks."""
+        return self._to_whole(x, self._group)
 
 
 class RowParallelLinear(nn.Linear):

@@ -7,6 +7,7 @@ from importlib.util import find_spec
 from pathlib import Path
 
 from megatron_glm.errors import UserError
+from megatron_glm.extras import install_command
 
 DTYPES = ("fp32", "bf16", "fp16")
 _UNITS = {"KB": 10**3, "MB": 10**6, "GB": 10**9}
@@ -39,7 +40,7 @@ def run(args: argparse.Namespace) -> None:
     if not args.no_verify and find_spec("transformers") is None:
         raise UserError(
             "the release is verified with transformers, which is not installed; "
-            "run pip install 'megatron_glm[release]', or give --no-verify"
+            f"run {install_command('release')}, or give --no-verify"
         )
     from megatron_glm.release.publishing import publish_release
 

@@ -14,6 +14,7 @@ import torch
 from megatron_glm.errors import RankError
 from megatron_glm.parallel.ranks import DistributedRanks, Ranks
 from megatron_glm.training.launchers import free_port, launch_variables
+from megatron_glm.training.meeting import meeting
 
 _TIMEOUT = timedelta(minutes=30)
 
@@ -45,7 +46,7 @@ def distributed_processes(*, threads: int | None, timeout: timedelta = _TIMEOUT)
         torch.cuda.set_device(local_rank)
     # Otherwise the first start compiles a CPU collective for 49 s, and fails without a compiler.
     deepspeed.ops.__compatible_ops__["deepspeed_shm_comm"] = False
-    with _told_where_the_first_process_is():
+    with meeting(os.environ):
         deepspeed.init_distributed(dist_backend=backend, timeout=timeout, verbose=False)
     try:
         yield DistributedRanks()
@@ -56,23 +57,6 @@ def distributed_processes(*, threads: int | None, timeout: timedelta = _TIMEOUT)
 def _one_process() -> dict[str, str]:
     alone = {"RANK": "0", "WORLD_SIZE": "1", "LOCAL_RANK": "0", "MASTER_ADDR": "127.0.0.1"}
     return alone | {"MASTER_PORT": str(free_port())}
-
-
-@contextmanager
-def _told_where_the_first_process_is() -> Iterator[None]:
-    """Turns a meeting that fails into one line. Raises RankError."""
-    try:
-        yield
-    except RuntimeError as error:  # the store's errors have a kind of their own, gloo's have none
-        reason = str(error).splitlines()[0]
-        rank, address, port = (os.environ[name] for name in ("RANK", "MASTER_ADDR", "MASTER_PORT"))
-        advice = f"see that {address} is the host of rank 0 and that all machines reach each other (docs/launching.md)"
-        is_taken = "EADDRINUSE" in reason
-        if is_taken:
-            advice = "another job uses this port; choose another, with --master_port or MASTER_PORT"
-        raise RankError(
-            f"rank {rank}: the processes do not meet at {address}:{port} ({reason}); {advice}", of_machine=not is_taken
-        ) from error
 
 
 def _quieten_deepspeed() -> None:

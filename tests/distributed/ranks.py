@@ -16,11 +16,16 @@ from typing import Any
 
 from megatron_glm.training.launchers import free_port
 
+# What a first step imports besides counts too: torch's compiler alone takes every process two seconds.
 _PRELOAD = [
     "torch",
+    "torch._dynamo",
+    "torch._inductor.compile_fx",
     "deepspeed",
     "megatron_glm.training.engines.zero_engine",
     "megatron_glm.training.engines.pipeline_engine",
+    "megatron_glm.training.pretraining",
+    "setuptools",  # asked for by DeepSpeed's builders
 ]
 _POLL_SECONDS = 0.05
 

@@ -1,6 +1,7 @@
 """A tiny tokenizer, a tiny GLM and a checkpoint of it."""
 
 import io
+import os
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -15,6 +16,7 @@ from megatron_glm.model.glm import GLM
 from megatron_glm.parallel.ranks import SingleProcess
 from megatron_glm.tokenizer.sentencepiece_model import SentencePieceTokenizer
 from megatron_glm.tokenizer.special import ROLE_PIECES
+from tests.endtoend.toy_demo import ToyDemo
 
 SENTENCES = [
     f"the {a} {b} sat on the {c}." for a in ("old", "red", "big") for b in ("cat", "dog") for c in ("mat", "hat")
@@ -117,6 +119,13 @@ def saved(tmp_path_factory, tokenizer, tiny_model, save_model):
     """A checkpoint of a random GLM."""
     model = tiny_model(tokenizer.vocab_size)
     return Saved(save_model(tmp_path_factory.mktemp("run"), model, tokenizer, token=0.5, document=0.5), model)
+
+
+@pytest.fixture(scope="session")
+def toy_demo(tmp_path_factory):
+    """A demo that has run, the same one in all processes of this test run."""
+    base = tmp_path_factory.getbasetemp()
+    return ToyDemo.made_once((base.parent if "PYTEST_XDIST_WORKER" in os.environ else base) / "toy_demo")
 
 
 @pytest.fixture(scope="session")

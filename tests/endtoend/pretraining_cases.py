@@ -39,6 +39,21 @@ def train_in_fp16(config: str, *overrides: str) -> None:
         train(config, "train.precision=fp16", *overrides)
 
 
+def train_compiled(programs: str, config: str, *overrides: str) -> None:
+    """A run whose compiled programs are kept in a directory."""
+    os.environ["TORCHINDUCTOR_CACHE_DIR"] = programs
+    train(config, *overrides)
+
+
+def train_without_compiler(programs: str, config: str, *overrides: str) -> str:
+    """The message of the error that ends the run on a machine without a C++ compiler."""
+    import torch._inductor.config
+
+    os.environ["TORCHINDUCTOR_CACHE_DIR"] = programs
+    with torch._inductor.config.patch({"cpp.cxx": (None, "no-such-compiler")}):
+        return train_until_failure(config, *overrides)
+
+
 def train_with_another_setting_on_rank_1(other: str, config: str, *overrides: str) -> str:
     """The message of the error that ends the run, where one machine has a configuration of its own."""
     return train_until_failure(config, *overrides, *([other] if os.environ["RANK"] == "1" else []))

@@ -28,6 +28,7 @@ def test_the_whole_of_it_runs_on_a_cpu(tmp_path):
     assert {row["operation"] for row in report["parts"]["fused"] if row["way"] == "ours"} == {
         *("embedding + dropout", "dropout + residual", "output layer + loss"),
     }
+    assert [row["compiled"] for row in report["parts"]["training_step"]] == [False, True] * 2
     for row in report["parts"]["training_step"]:
         assert row["losses"][-1] < row["losses"][0]
         assert row["tokens_per_s"] > 0

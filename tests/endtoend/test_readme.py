@@ -2,6 +2,7 @@
 
 import os
 import re
+import shutil
 import subprocess
 import sys
 from pathlib import Path
@@ -9,26 +10,22 @@ from pathlib import Path
 import pytest
 
 from megatron_glm.training.launchers import free_port
+from tests.endtoend.toy_demo import CORPUS, RUN, SETTINGS, like_a_clone
 
 REPOSITORY = Path(__file__).resolve().parents[2]
 README = (REPOSITORY / "README.md").read_text(encoding="utf-8")
-_PACKAGES = "--min-megabytes 0.3 --packages numpy argparse asyncio email unittest logging"
-_SMALL = (
-    "model.num_layers=1 model.hidden_size=32 model.num_attention_heads=2 train.steps=6 train.log_interval=2"
-    " train.eval_interval=3 train.eval_samples=8 checkpoint.save_interval=3 train.precision=fp32"
-)
-# What takes minutes, and how it is asked for at toy size: the whole command, or a part of it.
+# What takes minutes, and how it is asked for at toy size: the whole command, or a part of it. The demo has run already.
+DEMO = "make demo"
 TOY = {
-    "make demo": f"python -m launch_scripts.demo --vocab-size 1000 {_PACKAGES} --settings {_SMALL}",
     "make test": "make --dry-run test",
     "make test-all": "make --dry-run test-all",
 }
 # What says the same whatever the corpus and the model are; of other output, each line's first word stays.
 EXACT = ("python pretrain_glm.py",)
 TOY_PARTS = {
-    "data_tools.sample_corpus": _PACKAGES,
+    "data_tools.sample_corpus": " ".join(CORPUS),
     "data_tools.train_tokenizer": "--vocab-size 1000",  # the last one counts
-    "pretrain_glm.py": _SMALL,
+    "pretrain_glm.py": " ".join([*SETTINGS, "train.precision=fp32"]),
 }
 
 pytestmark = pytest.mark.distributed
@@ -47,11 +44,10 @@ def commands():
 
 
 @pytest.fixture(scope="module")
-def clone(tmp_path_factory):
-    """A directory like a fresh clone, where the commands may write."""
-    directory = tmp_path_factory.mktemp("clone")
-    for name in ("configs", "launch_scripts", "pretrain_glm.py", "Makefile", "setup.py", "constraints.txt"):
-        (directory / name).symlink_to(REPOSITORY / name)
+def clone(tmp_path_factory, toy_demo):
+    """A directory like a clone in which the demo has run, where the commands may write."""
+    directory = like_a_clone(tmp_path_factory.mktemp("readme") / "clone")
+    shutil.copytree(toy_demo.kept, directory / RUN)
     return directory
 
 
@@ -98,12 +94,13 @@ def skeleton(line):
     return re.sub(r"[-+]?\d[\d.,e+-]*[kMGT%]?", "#", " ".join(line.split()))
 
 
-def test_every_command_runs_and_prints_the_lines_that_are_shown(clone):
+def test_every_command_runs_and_prints_the_lines_that_are_shown(clone, toy_demo):
     found = 0
     for command, shown in commands():
         found += 1
         at_toy_size = toy(command)
-        printed = [skeleton(line) for line in run(clone, at_toy_size).splitlines()]
+        output = toy_demo.output if command == DEMO else run(clone, at_toy_size)
+        printed = [skeleton(line) for line in output.splitlines()]
         for line in map(skeleton, shown):
             if command.startswith(EXACT):
                 assert line in printed, f"$ {command}: {line!r} is not in {printed}"

@@ -23,19 +23,25 @@ LEVELS = (
     {"parallel", "objective"},
     {"tokenizer", "config"},
     {"files", "command", "glm_kernels"},
-    {"errors", "locking", "json_reading", "byte_sizes", "megatron_glm"},  # the last itself holds the version only
+    # The last itself holds the version only.
+    {"errors", "locking", "json_reading", "byte_sizes", "counting", "extras", "megatron_glm"},
 )
 LEVEL = {package: number for number, packages in enumerate(LEVELS) for package in packages}
 
 # The same inside megatron_glm/training: its rooms, and the files that stand beside them.
 ROOMS = (
     {"pretraining"},
-    {"trainer", "same_everywhere"},
+    {"assembly", "announcement"},
+    {"loaders"},
+    {"prepared_run"},
+    {"trainer", "same_everywhere", "output"},
     {"checkpoints"},
     {"control"},
     {"guards", "reports", "fault_points"},
     {"engines"},
-    {"processes", "objective_weights", "progress", "schedule"},
+    {"processes", "inputs", "objective_weights", "progress", "schedule"},
+    {"meeting"},
+    {"launcher_watch"},
     {"launchers"},
 )
 

@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 from megatron_glm.files import atomic_directory
-from megatron_glm.locking import exclusive
+from megatron_glm.locking import exclusive, is_held
 
 REPOSITORY = Path(__file__).resolve().parents[2]
 HOLD = (
@@ -52,6 +52,17 @@ def test_what_a_killed_process_held_is_free(tmp_path, holder):
     with exclusive(tmp_path / "lock"):
         pass
     assert list(tmp_path.iterdir()) == []
+
+
+def test_whether_a_lock_is_held_can_be_asked_without_taking_it(tmp_path):
+    path = tmp_path / "lock"
+    assert not is_held(path)
+    with exclusive(path):
+        assert is_held(path)
+    assert not is_held(path)
+    path.write_text("left by a process that was killed")
+    assert not is_held(path)
+    assert path.exists()
 
 
 def test_a_failing_block_gives_the_lock_back(tmp_path):

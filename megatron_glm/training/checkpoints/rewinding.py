@@ -8,11 +8,11 @@ from typing import Any
 
 from megatron_glm.checkpoint.discovery import scan_checkpoints
 from megatron_glm.checkpoint.reading import CheckpointReader
-from megatron_glm.checkpoint.together import together
 from megatron_glm.data.skip_list import SkipList
 from megatron_glm.files import Files
 from megatron_glm.parallel.groups import Groups
 from megatron_glm.parallel.ranks import Ranks
+from megatron_glm.parallel.together import agreed, together
 from megatron_glm.training.checkpoints.rewind_file import RewindRecord, forget_rewind, keep_rewind
 from megatron_glm.training.checkpoints.starting import take_up
 from megatron_glm.training.control.steering import Steering
@@ -67,16 +67,20 @@ class Rewinder:
 
         Raises:
             CheckpointError: the checkpoints cannot be read, or what was loaded is not what was saved; on all ranks.
+        UserError: another rank cannot read the one that was found.
         """
         what = f"step {self._progress.step}: no way back"
-        found, damaged = together(self._ranks, what, lambda: self._newest() if self._ranks.rank == 0 else None)[0]
-        if found is None:
+        leads = self._ranks.rank == 0
+        found, damaged = together(self._ranks, what, lambda: self._newest() if leads else None)[0]
+        # Each machine reads for itself, and nothing has changed yet where one cannot.
+        checkpoint = found and agreed(self._ranks, lambda: CheckpointReader(Path(found), verify=False))
+        if checkpoint is None or checkpoint.run_id != self._run_id:
             self._warn(*damaged, f"no checkpoint of this run in {self._directory} to go back to; the step is skipped")
             return False
-        left = self._progress.step
-        together(self._ranks, what, lambda: self._keep(Path(found), wish) if self._ranks.rank == 0 else None)
-        checkpoint, saved = take_up(Path(found), self._engine, groups=self._groups, ranks=self._ranks)
+        left, saved = self._progress.step, Progress(**checkpoint.state["progress"])
         skipped, skips = self._left_out(saved, wish)
+        together(self._ranks, what, lambda: self._keep(saved, skips) if leads else None)
+        take_up(checkpoint, self._engine, groups=self._groups, ranks=self._ranks)
         self._progress.become(saved, skip_samples=skips.ranges)
         self._mishaps.go_back(checkpoint.state["mishaps"])
         self._steering.go_back(checkpoint.state["steering"], first_step=saved.step)
@@ -91,14 +95,13 @@ class Rewinder:
         if self._ranks.rank == 0:
             forget_rewind(self._output, self._files)
 
-    def _keep(self, found: Path, wish: RewindWished) -> None:
+    def _keep(self, saved: Progress, skips: SkipList) -> None:
         """Before anything changes: from now on the next start does what this one would have done."""
-        saved = Progress(**CheckpointReader(found, verify=False).state["progress"])
         record = RewindRecord(
             run_id=self._run_id,
             step=saved.step,
             rewinds=self._mishaps.rewinds + 1,
-            skip_samples=[list(part) for part in self._left_out(saved, wish)[1].ranges],
+            skip_samples=[list(part) for part in skips.ranges],
         )
         keep_rewind(self._output, record, self._files)
 
@@ -108,12 +111,10 @@ class Rewinder:
         return skipped, SkipList.of([*self._progress.skip_samples, *saved.skip_samples, skipped])
 
     def _newest(self) -> tuple[str | None, list[str]]:
-        """The checkpoint to go back to, and what to say about newer ones."""
+        """The newest whole checkpoint, and what to say about newer ones."""
         scan = scan_checkpoints(self._directory, hashes=True)
         damaged = [f"passed over {rejected.path}: {rejected.reason}" for rejected in scan.rejected]
-        if scan.newest is None or CheckpointReader(scan.newest, verify=False).run_id != self._run_id:
-            return None, damaged
-        return str(scan.newest), damaged
+        return scan.newest and str(scan.newest), damaged
 
     def _warn(self, *texts: str) -> None:
         for text in texts:

@@ -22,11 +22,11 @@ import torch.distributed as dist
 from megatron_glm.checkpoint.format import Fragment
 from megatron_glm.checkpoint.retention import Retention, remove_expendable
 from megatron_glm.checkpoint.snapshot import Snapshot
-from megatron_glm.checkpoint.together import together
 from megatron_glm.checkpoint.writing import save_checkpoint
 from megatron_glm.config import schema
 from megatron_glm.files import Files
 from megatron_glm.parallel.ranks import DistributedRanks, Ranks, SingleProcess
+from megatron_glm.parallel.together import together
 from megatron_glm.training.engines.stateful_engine import StatefulEngine
 from megatron_glm.training.progress import Progress
 

@@ -16,7 +16,6 @@ from megatron_glm.checkpoint.opening import open_weights
 from megatron_glm.checkpoint.probing import checkpoint_bytes
 from megatron_glm.checkpoint.reading import CheckpointReader
 from megatron_glm.checkpoint.source import ValueSource, WeightsOnly
-from megatron_glm.checkpoint.together import told_by_rank
 from megatron_glm.checkpoint.training_state import check_state
 from megatron_glm.config.loading import config_from_tree
 from megatron_glm.config.schema import Config
@@ -24,6 +23,7 @@ from megatron_glm.data.skip_list import SkipList
 from megatron_glm.errors import CheckpointError, ConfigError
 from megatron_glm.parallel.groups import Groups
 from megatron_glm.parallel.ranks import Ranks
+from megatron_glm.parallel.together import told_by_rank
 from megatron_glm.training.checkpoints.changed_settings import changed_settings, check_changes
 from megatron_glm.training.checkpoints.resuming import Start, check_continues, check_same_model, choose_start
 from megatron_glm.training.checkpoints.rewind_file import kept_rewind
@@ -109,7 +109,9 @@ def begin(config: Config, start: Start, engine: Engine, *, groups: Groups, ranks
         CheckpointError: the parameters are not this model's, or do not arrive as they were saved.
     """
     if start.path:
-        checkpoint, progress = take_up(start.path, engine, groups=groups, ranks=ranks)
+        with told_by_rank(ranks):  # each machine reads for itself
+            checkpoint = CheckpointReader(start.path, verify=False)
+        progress = take_up(checkpoint, engine, groups=groups, ranks=ranks)
         decided = start.rewind.skip_samples if start.rewind else ()
         progress.skip_samples = SkipList.of([*progress.skip_samples, *config.data.skip_samples, *decided]).ranges
         state = dict(checkpoint.state)
@@ -131,20 +133,20 @@ def begin(config: Config, start: Start, engine: Engine, *, groups: Groups, ranks
     return Beginning(progress, run_id, {}, (*start.notes, _report(source, "no moments, the optimizer is new", ranks)))
 
 
-def take_up(path: Path, engine: Engine, *, groups: Groups, ranks: Ranks) -> tuple[CheckpointReader, Progress]:
+def take_up(checkpoint: CheckpointReader, engine: Engine, *, groups: Groups, ranks: Ranks) -> Progress:
     """Put the weights, moments and loss scale of a checkpoint that one rank has verified into the engine of every rank.
+
+    Returns where its run stood.
 
     Raises:
         CheckpointError: the parameters are not this model's, or do not arrive as they were saved; on all ranks.
         RankError: this rank cannot read it.
     """
-    with told_by_rank(ranks):  # each machine reads for itself
-        checkpoint = CheckpointReader(path, verify=False)
     progress = Progress(**checkpoint.state["progress"])
     _load(engine, checkpoint, step=progress.updates, ranks=ranks)
     engine.loss_scale.load(checkpoint.state.get("loss_scale"))
     prove_loaded(engine, checkpoint, step=progress.step, groups=groups, ranks=ranks)
-    return checkpoint, progress
+    return progress
 
 
 def _load(engine: Engine, source: ValueSource, *, step: int, ranks: Ranks) -> None:

@@ -16,13 +16,13 @@ from megatron_glm.config.schema import Config
 from megatron_glm.parallel.layout import Layout
 from megatron_glm.parallel.ranks import Ranks
 from megatron_glm.training.control.agreement import Agreement
-from megatron_glm.training.control.launcher_watch import LauncherWatch
 from megatron_glm.training.control.overrides import OverridesFile
 from megatron_glm.training.control.signals import StopSignals
 from megatron_glm.training.control.steering import Steering
 from megatron_glm.training.control.stopping import Wishes
 from megatron_glm.training.guards.stragglers import BusyClock, compare, here
 from megatron_glm.training.guards.watchdog import STACKS, Watchdog
+from megatron_glm.training.launcher_watch import LauncherWatch
 from megatron_glm.training.progress import Progress
 
 

@@ -12,8 +12,8 @@ from megatron_glm.config.schema import Config
 from megatron_glm.errors import ConfigError
 from megatron_glm.files import atomic_file
 from megatron_glm.json_reading import json_object
-from megatron_glm.training.control.launcher_watch import LauncherWatch
 from megatron_glm.training.control.signals import StopSignals
+from megatron_glm.training.launcher_watch import LauncherWatch
 
 STOP_FILE = "stop"
 END_FILE = "end.json"

@@ -11,6 +11,7 @@ from megatron_glm.model.glm import GLM
 from megatron_glm.model.sizes import padded_vocab_size
 from megatron_glm.parallel.groups import Groups
 from megatron_glm.parallel.sharding import shard_model
+from megatron_glm.training.engines.compiled_parts import compile_parts, is_compiled
 from megatron_glm.training.engines.fused_norm import fuse_norms
 
 
@@ -48,4 +49,6 @@ def build_layers(config: Config, num_ids: int, groups: Groups, layers: range, *,
         attention_backend=config.train.attention_backend,
     )
     fuse_norms(glm, config.train)
+    if is_compiled(config.train):
+        compile_parts(glm)
     return glm

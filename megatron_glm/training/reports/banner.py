@@ -9,6 +9,7 @@ from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 
 from megatron_glm.config.schema import Config, Objective, Source
+from megatron_glm.counting import count_text
 from megatron_glm.model.sizes import padded_vocab_size
 from megatron_glm.parallel.layout import Layout
 from megatron_glm.planning.stages import Division
@@ -57,6 +58,7 @@ def banner(
     num_ids: int,
     num_parameters: int,
     division: Division,
+    compiled: str,
     start: str,
     entropy: Mapping[str, float],
 ) -> str:
@@ -65,14 +67,15 @@ def banner(
     tokens = train.global_batch_size * config.data.window
     lines = {
         "versions": "  ".join(f"{name} {value}" for name, value in versions().items()),
-        "model": f"{_count(config.model.num_layers, 'layer')} × {config.model.hidden_size},"
-        f" {_count(config.model.num_attention_heads, 'head')}, {short_number(num_parameters)} parameters,"
+        "model": f"{count_text(config.model.num_layers, 'layer')} × {config.model.hidden_size},"
+        f" {count_text(config.model.num_attention_heads, 'head')}, {short_number(num_parameters)} parameters,"
         f" {num_ids} token ids",
-        "layout": f"{_count(replicas, 'replica')}{_divided(config)} on {device}, ZeRO {parallel.zero_stage},"
+        "layout": f"{count_text(replicas, 'replica')}{_divided(config)} on {device}, ZeRO {parallel.zero_stage},"
         f" {train.precision}",
         "batch": f"{train.global_batch_size} samples ="
-        f" {train.micro_batch_size} × {accumulation} × {_count(replicas, 'replica')},"
+        f" {train.micro_batch_size} × {accumulation} × {count_text(replicas, 'replica')},"
         f" about {short_number(tokens)} raw tokens a step",
+        "compiled": compiled,
         **_stages(config, division),
         **_sent(config, replicas, accumulation, num_ids, division.stages),
         "data": _shares(config.data.sources),
@@ -169,7 +172,3 @@ def _shares(sources: Sequence[Source]) -> str:
 def _mixture(objective: Objective) -> str:
     shares = {name: getattr(objective, name) for name in ("token", "sentence", "document")}
     return ", ".join(f"{name} {share:g}" for name, share in shares.items() if share > 0)
-
-
-def _count(number: int, noun: str) -> str:
-    return f"{number} {noun}" if number == 1 else f"{number} {noun}s"

@@ -27,7 +27,7 @@ def test_a_job_that_is_well(corpus):
     assert {check: line for check, line in found.items() if line[0] == "fail"} == {}
     assert found["backend"] == ("ok", "gloo")
     assert found["hosts"][1].startswith("ranks 0-3 on ")
-    assert found["layout"][1] == "2 replicas × 1 stages × 2 tensor ranks"
+    assert found["layout"][1] == "2 replicas × 1 stage × 2 tensor ranks"
     assert found["batch"][1] == "8 samples = 2 × 2 × 2 replicas"
     assert found["tokenizer"][1].endswith("on all 4 ranks")
     assert found["data"][1].endswith("tokens in 1 source, on all 4 ranks")

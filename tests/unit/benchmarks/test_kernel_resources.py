@@ -12,9 +12,9 @@ KERNELS = {"forward": "program 1", "backward": "program 2", "other tile, same pr
 
 
 @pytest.fixture
-def compiler(monkeypatch):
+def compiler(monkeypatch, tmp_path):
     """Three kernels for one architecture, whose programs and figures tests may change; and what was compiled."""
-    state = SimpleNamespace(programs=dict(KERNELS), spills=0, compiled=[])
+    state = SimpleNamespace(programs=dict(KERNELS), spills=0, compiled=[], made=[])
 
     def every_compilation():
         for name in state.programs:
@@ -26,10 +26,16 @@ def compiler(monkeypatch):
 
     monkeypatch.setattr(kernel_resources, "every_compilation", every_compilation)
     monkeypatch.setattr("glm_kernels.compilation.compile_for", compile_for)
-    monkeypatch.setattr(
-        "glm_kernels.compilation.fingerprint", lambda compilation, arch: state.programs[compilation.name]
-    )
+
+    def fingerprint(compilation, arch):
+        state.made.append(compilation.name)
+        return state.programs[compilation.name]
+
+    monkeypatch.setattr("glm_kernels.compilation.fingerprint", fingerprint)
     monkeypatch.setattr(kernel_resources, "_triton_version", lambda: "9.9")
+    monkeypatch.setattr(kernel_resources, "SOURCES", tmp_path / "kernels")
+    (tmp_path / "kernels/loss").mkdir(parents=True)
+    (tmp_path / "kernels/loss/op.py").write_text("one")
     return state
 
 
@@ -73,8 +79,32 @@ def test_a_check_of_what_was_written_finds_nothing(run, capsys):
 def test_a_check_names_each_kernel_that_is_not_as_published(change, message, run, compiler, capsys):
     run()
     compiler.programs = {name: program for name, program in (compiler.programs | change).items() if program}
-    assert run("--check") == 1
+    assert run("--check", "--anew") == 1
     assert message in capsys.readouterr().out
+
+
+def test_programs_are_made_for_a_check_only_where_a_file_or_a_figure_has_changed(run, compiler, tmp_path, capsys):
+    def made():
+        compiler.made.clear()
+        run("--check")
+        return compiler.made
+
+    run()
+    assert made() == []
+    (tmp_path / "kernels/loss/op.py").write_text("two")
+    assert made() == list(KERNELS)
+    compiler.programs["backward"] = "program 3"
+    assert run("--check") == 1
+    assert "attention backward sm_80: the figures are of another program" in capsys.readouterr().out
+    run()
+    assert made() == []
+    file = tmp_path / "kernel_resources_triton_9.9.json"
+    file.write_text(file.read_text().replace("program 3", "program 4"))
+    assert made() == list(compiler.programs)
+    (tmp_path / "kernels/loss/op.py").rename(tmp_path / "kernels/loss/other.py")
+    run()
+    (tmp_path / "kernels/loss/other.py").unlink()
+    assert made() == list(compiler.programs)
 
 
 def test_figures_that_the_compiler_no_longer_gives_are_found_by_compiling(run, compiler, capsys):

@@ -178,7 +178,7 @@ def test_without_pyarrow_the_fix_is_named(tmp_path, monkeypatch, name, write):
     path = write(tmp_path / name, text=TEXTS)
     monkeypatch.setitem(sys.modules, "pyarrow", None)
     with pytest.raises(
-        DataError, match=rf"--input: '.*{name}' is read by pyarrow; pip install 'megatron_glm\[arrow\]'"
+        DataError, match=rf"--input: '.*{name}' is read by pyarrow; pip install -c constraints\.txt -e '\.\[arrow\]'"
     ):
         documents(path)
 

@@ -100,7 +100,7 @@ def test_a_library_that_is_not_installed_is_recommended(bpe, monkeypatch):
     choice = choose(bpe, TEXTS)
     assert not choice.use
     assert "gigatoken is not installed" in choice.note
-    assert "pip install 'megatron_glm[fast]'" in choice.note
+    assert "pip install -c constraints.txt -e '.[fast]'" in choice.note
 
 
 def test_a_library_that_cannot_be_imported_is_told(bpe, monkeypatch):

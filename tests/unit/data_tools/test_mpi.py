@@ -59,7 +59,9 @@ def test_processes_side_by_side_are_refused_by_one_voice(monkeypatch, size, rank
 def test_who_lacks_mpi4py_is_told_to_install_it(monkeypatch):
     monkeypatch.setenv("PMI_SIZE", "2")
     monkeypatch.setattr(data_tools.mpi, "find_spec", lambda name: None)
-    with pytest.raises(DataError, match="pip install mpi4py, and start them by: mpiexec -n 2"):
+    with pytest.raises(
+        DataError, match=r"pip install -c constraints\.txt -e '\.\[mpi\]', and start them by: mpiexec -n 2"
+    ):
         check_launch("data_tools.preprocess")
 
 

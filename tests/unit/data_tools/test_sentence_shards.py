@@ -123,6 +123,6 @@ def test_a_source_without_stored_sentences_falls_back_on_marks(build, tokenizer_
 def test_without_nupunkt_nothing_is_written(build, monkeypatch, tmp_path):
     monkeypatch.setitem(sys.modules, "nupunkt", None)
     load_splitter.cache_clear()
-    with pytest.raises(DataError, match=r"--sentences: .* pip install 'megatron_glm\[sentences\]'"):
+    with pytest.raises(DataError, match=r"--sentences: .* pip install -c constraints\.txt -e '\.\[sentences\]'"):
         build("data", sentences=True)
     assert [path.name for path in tmp_path.iterdir() if "data" in path.name and path.suffix != ".lock"] == []

@@ -1,13 +1,16 @@
 """The batches, the libraries and the disk that a run needs."""
 
 import os
+from types import SimpleNamespace
 
 import pytest
 import torch
 
 from megatron_glm.config.loading import config_from_tree
-from megatron_glm.doctor.configured import check_apex, check_disk, check_layout
+from megatron_glm.doctor import configured
+from megatron_glm.doctor.configured import check_apex, check_compilation, check_disk, check_layout
 from megatron_glm.errors import ConfigError
+from megatron_glm.parallel.ranks import SingleProcess
 
 
 def config(*, train=None, optimizer=None):
@@ -47,6 +50,15 @@ def test_an_apex_that_is_wanted_must_be_there(monkeypatch, section, setting, fie
     assert list(check_apex(config())) == []
     with pytest.raises(ConfigError, match=f"{field}: apex, but apex runs on CUDA devices, and there is none"):
         list(check_apex(config(**{section: setting})))
+
+
+@pytest.mark.parametrize(("gpu", "is_on", "status"), [(True, True, "ok"), (True, False, "warn"), (False, False, "ok")])
+def test_a_compiler_that_does_not_work_where_it_may_is_a_warning(monkeypatch, gpu, is_on, status):
+    settled = SimpleNamespace(is_on=is_on, told="what it found")
+    monkeypatch.setattr(torch.cuda, "is_available", lambda: gpu)
+    monkeypatch.setattr(configured, "settle_compilation", lambda config, ranks: settled)
+    (finding,) = check_compilation(config(), SingleProcess())
+    assert (finding.check, finding.status, finding.value) == ("torch.compile", status, "what it found")
 
 
 def test_two_checkpoints_must_fit(tmp_path):

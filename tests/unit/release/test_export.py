@@ -13,7 +13,7 @@ def run(tmp_path, *options):
 def test_says_what_to_install_where_transformers_is_missing(tmp_path, monkeypatch, capsys):
     monkeypatch.setattr(export, "find_spec", lambda name: None)
     assert run(tmp_path) == 2
-    assert "pip install 'megatron_glm[release]', or give --no-verify" in capsys.readouterr().err
+    assert "pip install -c constraints.txt -e '.[release]', or give --no-verify" in capsys.readouterr().err
 
 
 @pytest.mark.parametrize("size", ["5", "GB", "0GB", "-1GB", "1.5GB", "5TB", ""])

@@ -109,14 +109,23 @@ def test_a_way_or_a_model_that_cannot_is_reported_and_the_next_one_measured(monk
     first, second = fused.measured(BENCH, operation)
     assert "not callable" in first["error"]
     assert second["forward_ms"] > 0
+
+    def no_compiler(_):
+        raise RuntimeError("no compiler")
+
+    monkeypatch.setattr(training_step, "build_model", lambda *_: None)
+    monkeypatch.setattr(training_step, "make_groups", lambda _: None)
+    monkeypatch.setattr(training_step, "ZeroEngine", lambda *_, groups, accumulation: None)
+    monkeypatch.setattr(training_step, "compile_parts", no_compiler)
     monkeypatch.setattr(
-        training_step, "measured", lambda _, config, num_ids: {"mfu": 1 / (24 - config.model.num_layers)}
+        training_step, "timed_steps", lambda _, config, num_ids, engine: {"mfu": 1 / (24 - config.model.num_layers)}
     )
     monkeypatch.setattr(training_step, "distributed_processes", lambda threads: nullcontext())
     monkeypatch.setattr(training_step, "_toy", lambda _: [])
-    large, stack = training_step.measure(BENCH)
-    assert large == {"model": "GLM-Large", "error": "division by zero"}
-    assert stack == {"model": "1 layers of GLM-2B", "mfu": 1 / 23}
+    large, _, stack, compiled = training_step.measure(BENCH)
+    assert large == {"model": "GLM-Large", "compiled": False, "error": "division by zero"}
+    assert stack == {"model": "1 layers of GLM-2B", "compiled": False, "mfu": 1 / 23}
+    assert compiled == {"model": "1 layers of GLM-2B", "compiled": True, "error": "no compiler"}
 
 
 def test_a_part_refuses_to_run_without_a_gpu_or_interpreter(tmp_path, monkeypatch, capsys):

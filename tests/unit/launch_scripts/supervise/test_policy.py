@@ -61,6 +61,8 @@ def test_a_pause_is_never_longer_than_five_minutes():
     assert decide(ended, fruitless=10, restarts=99, backoff=5.0) == Restart(11, 300.0)
 
 
-@pytest.mark.parametrize(("code", "shown"), [(0, 0), (2, 2), (137, 137), (-9, 137), (247, 137), (241, 143), (-15, 143)])
+@pytest.mark.parametrize(
+    ("code", "shown"), [(0, 0), (2, 2), (137, 137), (-9, 137), (247, 137), (241, 143), (-15, 143), (255, 255)]
+)
 def test_a_signal_is_told_as_the_shell_tells_it(code, shown):
     assert exit_code(code) == shown

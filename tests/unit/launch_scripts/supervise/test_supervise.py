@@ -13,6 +13,8 @@ import yaml
 
 from benchmarks.process_tree import is_alive
 from launch_scripts.supervise.__main__ import build_parser
+from megatron_glm.locking import exclusive
+from megatron_glm.training.output import LOCK_FILE
 
 HERE = Path(__file__).parent
 REPOSITORY = HERE.parents[3]
@@ -133,6 +135,23 @@ def test_a_run_that_fails_is_started_again_until_it_ends_well(supervise):
     assert [line.split()[1] for line in run.notes() if line.startswith("start")] == ["0", "1", "2"]
     assert "start 2 in 0.1 s, from the beginning; 1 of 5 without a newer checkpoint" in errors
     assert "start 3 in 0.2 s" in errors
+
+
+def test_a_restart_waits_for_ranks_on_other_machines_that_still_write(supervise, tmp_path):
+    with exclusive(tmp_path / "run" / LOCK_FILE):
+        run = supervise("fails twice")
+        run.ranks()
+        time.sleep(1)  # ten times the pause before a start
+        assert sum("start" in note for note in run.notes()) == 1
+    code, errors = run.finish()
+    assert code == 0
+    assert f"supervise: waiting 300 s (--grace) at most for the end of process {os.getpid()} on " in errors
+
+
+def test_a_restart_waits_for_them_no_longer_than_the_grace(supervise, tmp_path):
+    with exclusive(tmp_path / "run" / LOCK_FILE):
+        code, _ = supervise("fails twice", "--grace", "0.2").finish()
+    assert code == 0
 
 
 def test_restarts_are_limited(supervise):

@@ -26,9 +26,14 @@ class Run:
         state = {"mishaps": "judged", "steering": "rates", "validation": None}
         saved = Progress(step=4, samples=40, skip_samples=((5, 9),))
         patch.setattr(rewinding, "scan_checkpoints", scan)
-        held = {"progress": asdict(saved)}
-        patch.setattr(rewinding, "CheckpointReader", lambda path, verify: SimpleNamespace(run_id=run_id, state=held))
-        patch.setattr(rewinding, "take_up", lambda path, engine, **of: (SimpleNamespace(state=state), saved))
+        held, self.opened = {"progress": asdict(saved), **state}, []
+
+        def opened(path, verify):
+            self.opened.append(path)
+            return SimpleNamespace(run_id=run_id, state=held)
+
+        patch.setattr(rewinding, "CheckpointReader", opened)
+        patch.setattr(rewinding, "take_up", lambda checkpoint, engine, **of: saved)
         self.rewind = rewinding.Rewinder(
             "engine",
             SimpleNamespace(go_back=self.done.append, rewinds=1),
@@ -58,6 +63,12 @@ def test_it_stands_where_the_checkpoint_does_without_the_samples_since(tmp_path,
     assert run.done == ["judged", ("rates", 4), ("forgotten after", 4)]
     (record,) = run.records
     assert (record["kind"], record["step"], record["from_step"], record["ranges"]) == ("rewind", 4, 7, [[50, 70]])
+
+
+def test_a_rank_opens_its_checkpoint_once(tmp_path, monkeypatch):
+    run = Run(tmp_path, monkeypatch, scan=finding(tmp_path))
+    assert run.rewind(WISH)
+    assert run.opened == [tmp_path / "step_00000004"]
 
 
 def test_only_samples_behind_the_checkpoint_are_left_out(tmp_path, monkeypatch):
@@ -102,9 +113,9 @@ DECIDED = RewindRecord(run_id="run", step=4, rewinds=2, skip_samples=[[0, 3], [5
 def test_what_it_decides_is_kept_before_anything_changes_until_a_checkpoint_holds_it(tmp_path, monkeypatch):
     run, seen, take_up = Run(tmp_path, monkeypatch, scan=finding(tmp_path)), [], rewinding.take_up
 
-    def watched(path, engine, **of):
+    def watched(checkpoint, engine, **of):
         seen.append(kept_rewind(tmp_path, run_id="run", step=4))
-        return take_up(path, engine, **of)
+        return take_up(checkpoint, engine, **of)
 
     monkeypatch.setattr(rewinding, "take_up", watched)
     run.rewind(WISH)

@@ -27,6 +27,7 @@ def lines(*phases, replicas=1, layers=1, division=ONE_STAGE, parallel=None, **tr
         num_ids=9,
         num_parameters=99,
         division=division,
+        compiled="nothing",
         start="from scratch",
         entropy={},
     )

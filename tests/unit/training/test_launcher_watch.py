@@ -4,7 +4,7 @@ import os
 
 import pytest
 
-from megatron_glm.training.control.launcher_watch import LauncherWatch
+from megatron_glm.training.launcher_watch import LauncherWatch
 
 LAUNCHED = {"RANK": "1", "WORLD_SIZE": "2", "LOCAL_RANK": "1", "MASTER_ADDR": "127.0.0.1"}
 
@@ -30,9 +30,9 @@ def test_a_process_that_no_launcher_has_started_depends_on_nobody(proc, monkeypa
 
 
 def test_the_end_of_the_parent_is_the_end_of_the_launcher(proc, monkeypatch):
-    watch = LauncherWatch(LAUNCHED, proc=proc(["torchrun"], 5))
+    watch, other = LauncherWatch(LAUNCHED, proc=proc(["torchrun"], 5)), os.getppid() + 1
     assert not watch.has_ended()
-    monkeypatch.setattr(os, "getppid", lambda: 1)
+    monkeypatch.setattr(os, "getppid", lambda: other)
     assert watch.has_ended()
 
 

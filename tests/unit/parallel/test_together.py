@@ -4,8 +4,8 @@ import errno
 
 import pytest
 
-from megatron_glm.checkpoint.together import together
-from megatron_glm.errors import CheckpointError, is_of_machine
+from megatron_glm.errors import CheckpointError, ConfigError, DataError, RankError, is_of_machine
+from megatron_glm.parallel.together import agreed, together, told_by_rank
 
 
 class TwoRanks:
@@ -54,3 +54,32 @@ def test_every_rank_hears_that_another_ranks_machine_has_failed():
     failure = raised(None, other=LOST)
     assert str(failure) == "step 7 not saved: rank 1: Input/output error"
     assert is_of_machine(failure)
+
+
+def test_agreed_keeps_the_value_with_its_rank():
+    value = object()
+    assert agreed(TwoRanks(None), lambda: value) is value
+
+
+def fails(error):
+    raise error
+
+
+@pytest.mark.parametrize("of_machine", [False, True])
+def test_a_rank_that_agreed_to_work_raises_another_ranks_mistake_and_whose_fault_it_is(of_machine):
+    with pytest.raises(RuntimeError, match="its own"):  # a defect is nothing to agree on
+        agreed(TwoRanks(None), lambda: fails(RuntimeError("its own")))
+    with pytest.raises(DataError, match="its own"):
+        agreed(TwoRanks(["another's", of_machine]), lambda: fails(DataError("its own")))
+    with pytest.raises(Exception, match="another's") as failure:
+        agreed(TwoRanks(["another's", of_machine]), lambda: None)
+    assert is_of_machine(failure.value) == of_machine
+
+
+def test_a_rank_that_nobody_waits_for_tells_its_number_unless_all_raise_the_same():
+    with pytest.raises(RankError, match=r"^rank 0: its own$"), told_by_rank(TwoRanks(None)):
+        fails(ConfigError("its own"))
+    with pytest.raises(ConfigError), told_by_rank(TwoRanks(None), unless=(ConfigError,)):
+        fails(ConfigError("of all"))
+    with pytest.raises(RankError, match=r"^rank 7: told$"), told_by_rank(TwoRanks(None)):
+        fails(RankError("rank 7: told"))
