@@ -77,7 +77,7 @@ def test_two_tasks_train_as_two_processes_do(submit, expected, tmp_path, nodes):
 
 
 def test_a_job_is_warned_of_its_end_saves_and_goes_on_by_the_same_command(submit, expected, tmp_path):
-    job = submit("--time=1", "--signal=B:USR1@40", fault="forward:rank=0:step=4:slow:seconds=1.5")
+    job = submit("--time=1", "--signal=B:USR1@40", fault="forward:rank=0:step=4:slow:seconds=3")
     assert job.wait(SECONDS_TO_END) == "COMPLETED", job.log()
     end = read_end(tmp_path / "run")
     assert (end.finished, end.reason) == (False, f"the file {tmp_path / 'run' / 'stop'}")
