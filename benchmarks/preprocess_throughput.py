@@ -36,7 +36,17 @@ _REPOSITORY = Path(__file__).resolve().parent.parent
 _MEGABYTE = 10**6
 _FILES = 8
 _SHORT_BYTES = 100  # the median of a short document
-_PACKAGES = ("gigatoken", "tokenizers", "numpy", "orjson", "xxhash", "datatrove", "megatron-core", "torch")
+_PACKAGES = (
+    "gigatoken",
+    "tokenizers",
+    "numpy",
+    "orjson",
+    "pysimdjson",
+    "xxhash",
+    "datatrove",
+    "megatron-core",
+    "torch",
+)
 _TARGETS = {  # ours, the bare tokenizer, the least share of cores × bare
     "with fast": ("ours, fast", "bare gigatoken", 0.5),
     "without fast": ("ours", "bare tokenizers", 0.85),

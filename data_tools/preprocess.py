@@ -30,8 +30,9 @@ if TYPE_CHECKING:
     from data_tools.estimate import Estimate
     from data_tools.fast_tokenizers import Compare
     from data_tools.inputs import InputFile
+    from data_tools.outcome import Outcome
     from data_tools.tokenizing import UnitResult
-    from data_tools.units import Amount, Job, Unit
+    from data_tools.units import Job, Unit
     from megatron_glm.data.manifest import DedupePolicy, Input, MalformedPolicy, Manifest, Options
     from megatron_glm.tokenizer.base import Tokenizer
 
@@ -73,20 +74,6 @@ class Request:
         from megatron_glm.data.manifest import Options
 
         return Options(**{name: getattr(self, name) for name in Options.model_fields})
-
-
-@dataclass(frozen=True)
-class Outcome:
-    """What a run has given.
-
-    Args:
-        text_bytes: UTF-8 text of all documents.
-        new: what this start has done, without the units that an earlier one had finished.
-    """
-
-    manifest: Manifest
-    text_bytes: int
-    new: Amount
 
 
 def preprocess(request: Request) -> Outcome:
@@ -193,6 +180,7 @@ def _estimate(request: Request, inputs: Sequence[InputFile], tokenizer: Tokenize
 
 def _write(request: Request, inputs: Sequence[InputFile], tokenizer: Tokenizer, directory: Path) -> Outcome:
     """Fill the directory before it is published."""
+    from data_tools.outcome import Outcome
     from data_tools.phases import find_all_duplicates, prove_by_workers, tokenize_all
     from data_tools.publish import describe_inputs, library_versions, take_back_shards
     from data_tools.resume import open_units, record_run, refusals_keep_units, removed_units

@@ -5,13 +5,10 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Iterator
 from pathlib import Path
-from typing import TYPE_CHECKING
 
+from data_tools.outcome import Outcome
 from data_tools.progress import rates
 from megatron_glm.data.manifest import QUARANTINE, Manifest
-
-if TYPE_CHECKING:
-    from data_tools.preprocess import Outcome
 
 
 def warnings(manifest: Manifest) -> Iterator[str]:

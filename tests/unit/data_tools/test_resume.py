@@ -12,6 +12,7 @@ import time
 import pytest
 
 import data_tools.dedupe
+import data_tools.outcome
 import data_tools.preprocess
 import data_tools.tokenizing
 import data_tools.units
@@ -131,7 +132,7 @@ def test_a_run_that_ends_at_any_step_is_continued_to_the_same_bytes(
 
 def test_a_run_that_ends_just_before_its_output_appears_is_continued(tmp_path, request_of, expected, monkeypatch):
     with monkeypatch.context() as patch:
-        fail_at(patch, data_tools.preprocess, "Outcome", 0, Killed())
+        fail_at(patch, data_tools.outcome, "Outcome", 0, Killed())
         with pytest.raises(Killed):
             preprocess(request_of())
     assert sorted(path.name for path in (tmp_path / "out").iterdir()) == [".data.tmp", ".data.units"]
