@@ -10,7 +10,6 @@ was interrupted is continued by the same command.
 from __future__ import annotations
 
 import argparse
-import os
 import secrets
 import shutil
 import sys
@@ -285,10 +284,10 @@ def _check_inputs(records: Sequence[Input]) -> None:
 def _run(args: argparse.Namespace) -> None:
     from data_tools.mpi import check_launch
     from data_tools.summary import summary, warnings
-    from data_tools.workers import interrupted_by_termination
+    from data_tools.workers import interrupted_by_termination, prepare_environment
 
     check_launch("data_tools.preprocess")
-    os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")  # NumPy's threads spin when they begin, and have nothing to do
+    prepare_environment()
     start = time.monotonic()
     request = Request(**options_of(args))
     if args.dry_run:

@@ -22,6 +22,13 @@ from megatron_glm.errors import DataError
 _TICK_SECONDS = 0.5
 # For all workers of a machine; what is not installed is left out.
 _LOADED_ONCE = ["data_tools.tokenizing", "megatron_glm.tokenizer.huggingface", "gigatoken", "nanotoken"]
+# What worker processes inherit where the user has not said otherwise.
+_ENVIRONMENT = {
+    "OPENBLAS_NUM_THREADS": "1",  # NumPy's threads spin when they begin, and have nothing to do
+    # Each batch takes the memory that the one before has given back: the C library keeps it, in large pages.
+    "GLIBC_TUNABLES": "glibc.malloc.hugetlb=1"
+    ":glibc.malloc.trim_threshold=2000000000:glibc.malloc.mmap_threshold=1000000000",
+}
 
 
 class ResumableError(DataError):
@@ -61,6 +68,12 @@ def interrupted_by_termination() -> Iterator[None]:
         yield
     finally:
         signal.signal(signal.SIGTERM, before)
+
+
+def prepare_environment() -> None:
+    """Set what the worker processes of this one inherit; to be called before they begin."""
+    for name, value in _ENVIRONMENT.items():
+        os.environ.setdefault(name, value)
 
 
 def begin_workers(workers: int) -> None:

@@ -81,13 +81,21 @@ def differences(result: dict, reference: dict, settings: Config, *, processes: i
     for name, part in result["gradients"].items():
         whole = reference["gradients"][name]
         wanted = Shard.of(name, rank=place.tensor, size=parallel.tensor).take(torch.from_numpy(whole)).numpy()
-        by_name[name] = np.abs(part - wanted).max() / np.abs(whole).max()
+        by_name[name] = of_largest(part - wanted, whole)
     worst = max(by_name, key=by_name.__getitem__)
     return Differences(
-        float(by_name[worst]), worst, _relative(result, reference, "loss"), _relative(result, reference, "norm")
+        by_name[worst], worst, _relative(result, reference, "loss"), _relative(result, reference, "norm")
     )
 
 
+def of_largest(error: np.ndarray, whole: np.ndarray) -> float:
+    """The largest entry of an error, relative to that of a tensor; infinite where one is not a number."""
+    largest = np.abs(error).max(initial=0)
+    with np.errstate(divide="ignore", invalid="ignore"):
+        share = largest / np.abs(whole).max(initial=0) if largest != 0 else 0.0
+    return float(np.nan_to_num(share, nan=np.inf, posinf=np.inf))
+
+
 def _relative(result: dict, reference: dict, key: str) -> float:
-    found, wanted = np.array(result[key]), np.array(reference[key])
-    return float(np.abs(found / wanted - 1).max())
+    pairs = zip(np.array(result[key]), np.array(reference[key]), strict=True)
+    return max(of_largest(found - wanted, wanted) for found, wanted in pairs)

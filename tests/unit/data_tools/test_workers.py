@@ -1,11 +1,12 @@
 """Tasks are gathered as they end, however many there are."""
 
+import os
 import time
 from concurrent.futures import ThreadPoolExecutor
 
 import pytest
 
-from data_tools.workers import run_all
+from data_tools.workers import prepare_environment, run_all
 
 
 def gather(tasks, tick=lambda: None):
@@ -34,3 +35,10 @@ def test_progress_is_shown_while_a_task_is_long():
     ticks = []
     list(gather([(time.sleep, 1.2)], lambda: ticks.append(1)))
     assert ticks
+
+
+def test_workers_inherit_what_the_user_has_not_set(monkeypatch):
+    monkeypatch.setattr(os, "environ", {"OPENBLAS_NUM_THREADS": "3"})
+    prepare_environment()
+    assert os.environ["OPENBLAS_NUM_THREADS"] == "3"
+    assert "glibc.malloc.hugetlb=1" in os.environ["GLIBC_TUNABLES"].split(":")
