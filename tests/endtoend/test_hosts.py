@@ -1,6 +1,5 @@
 """Runs over hosts of their own, each with its name and network: every launcher, a pulled cable, a broken ssh."""
 
-import json
 import re
 import shutil
 import signal
@@ -9,10 +8,9 @@ import sys
 import pytest
 
 from megatron_glm.training.control.stopping import read_end
-from tests.distributed.ranks import run_ranks
 from tests.endtoend import hosts, ssh_servers
-from tests.endtoend import pretraining_cases as cases
 from tests.endtoend.corpus import make_corpus
+from tests.endtoend.undisturbed import has_made, losses, undisturbed_losses
 
 PRETRAIN = hosts.REPOSITORY / "pretrain_glm.py"
 SCRIPT = hosts.REPOSITORY / "launch_scripts" / "hostfile.sh"
@@ -32,10 +30,7 @@ def corpus(tmp_path_factory):
 
 @pytest.fixture(scope="module")
 def expected(corpus):
-    """The losses of two processes that nothing has disturbed."""
-    output = corpus.root / "expected"
-    run_ranks(2, cases.train, str(corpus.config), f"train.output={output}")
-    return losses(output)
+    return undisturbed_losses(corpus)
 
 
 @pytest.fixture
@@ -64,16 +59,6 @@ def environment(tmp_path):
 def run(corpus, tmp_path):
     """The arguments of a run."""
     return [corpus.config, f"train.output={tmp_path / 'run'}", "checkpoint.save_interval=2"]
-
-
-def losses(output):
-    records = map(json.loads, (output / "metrics.jsonl").read_text().splitlines())
-    return [(r["kind"], r["step"], r["loss"]) for r in records if r["kind"] in ("train", "validation")]
-
-
-def has_made(output, step):
-    file = output / "metrics.jsonl"
-    return lambda: file.exists() and f'"step": {step},' in file.read_text()
 
 
 def has_said(log, text):

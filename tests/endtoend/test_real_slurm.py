@@ -1,16 +1,14 @@
 """The script for Slurm under Slurm itself, over hosts of their own: warned, cancelled, queued again, a node lost."""
 
-import json
 import re
 import sys
 
 import pytest
 
 from megatron_glm.training.control.stopping import read_end
-from tests.distributed.ranks import run_ranks
 from tests.endtoend import hosts, slurm_cluster
-from tests.endtoend import pretraining_cases as cases
 from tests.endtoend.corpus import make_corpus
+from tests.endtoend.undisturbed import has_made, losses, undisturbed_losses
 
 SCRIPT = hosts.REPOSITORY / "launch_scripts" / "slurm.sbatch"
 STEPS = 10
@@ -27,10 +25,7 @@ def corpus(tmp_path_factory):
 
 @pytest.fixture(scope="module")
 def expected(corpus):
-    """The losses of two processes that nothing has disturbed."""
-    output = corpus.root / "expected"
-    run_ranks(2, cases.train, str(corpus.config), f"train.output={output}")
-    return losses(output)
+    return undisturbed_losses(corpus)
 
 
 @pytest.fixture
@@ -56,16 +51,6 @@ def submit(slurm, corpus, tmp_path):
         return slurm.sbatch(*lines, SCRIPT, *run_arguments, environment={"GLM_FAULT": fault} if fault else {})
 
     return run
-
-
-def losses(output):
-    records = map(json.loads, (output / "metrics.jsonl").read_text().splitlines())
-    return [(r["kind"], r["step"], r["loss"]) for r in records if r["kind"] in ("train", "validation")]
-
-
-def has_made(output, step):
-    file = output / "metrics.jsonl"
-    return lambda: file.exists() and f'"step": {step},' in file.read_text()
 
 
 @pytest.mark.parametrize("nodes", [1, 2])

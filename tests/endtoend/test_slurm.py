@@ -1,6 +1,5 @@
 """The script for Slurm, as it is, under a stand-in for Slurm: warned, cut off, queued again, with a task that dies."""
 
-import json
 import os
 import sys
 import time
@@ -10,10 +9,9 @@ import pytest
 
 from megatron_glm.training.control.stopping import STOP_FILE, read_end
 from megatron_glm.training.launchers import free_port
-from tests.distributed.ranks import run_ranks
-from tests.endtoend import pretraining_cases as cases
 from tests.endtoend.corpus import make_corpus
 from tests.endtoend.slurm_stand_in import Slurm
+from tests.endtoend.undisturbed import has_made, losses, undisturbed_losses
 
 REPOSITORY = Path(__file__).resolve().parents[2]
 SCRIPT = REPOSITORY / "launch_scripts" / "slurm.sbatch"
@@ -31,10 +29,7 @@ def corpus(tmp_path_factory):
 
 @pytest.fixture(scope="module")
 def expected(corpus):
-    """The losses of two processes that nothing has disturbed."""
-    output = corpus.root / "expected"
-    run_ranks(2, cases.train, str(corpus.config), f"train.output={output}")
-    return losses(output)
+    return undisturbed_losses(corpus)
 
 
 @pytest.fixture
@@ -69,11 +64,6 @@ def start(slurm, corpus, tmp_path):
         job.kill()
 
 
-def losses(output):
-    records = map(json.loads, (output / "metrics.jsonl").read_text().splitlines())
-    return [(r["kind"], r["step"], r["loss"]) for r in records if r["kind"] in ("train", "validation")]
-
-
 def until(seen, job):
     """Wait until something is seen of a job that still runs."""
     deadline = time.monotonic() + SECONDS_TO_END
@@ -81,11 +71,6 @@ def until(seen, job):
         assert job.process.poll() is None, job.log.read_text()
         assert time.monotonic() < deadline, job.log.read_text()
         time.sleep(0.05)
-
-
-def has_made(output, step):
-    file = output / "metrics.jsonl"
-    return lambda: file.exists() and f'"step": {step},' in file.read_text()
 
 
 @pytest.mark.slow
