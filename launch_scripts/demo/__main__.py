@@ -153,19 +153,30 @@ def _pretrain(config: Path, settings: Sequence[str]) -> None:
     """Train under the launcher: two processes on a CPU, at most the GPUs there are."""
     import torch
 
-    processes = min(PROCESSES, torch.cuda.device_count()) or PROCESSES
-    precision = "bf16" if torch.cuda.is_available() or _multiplies_bf16() else "fp32"
+    precision = "bf16" if _multiplies_bf16() else "fp32"
     launcher = Path(sys.executable).with_name("deepspeed")
     script = REPOSITORY / "pretrain_glm.py"
-    where = ["--num_accelerators", str(processes), "--master_port", str(free_port())]
+    where = [*_devices(torch.cuda.device_count()), "--master_port", str(free_port())]
     command = [str(launcher), "--quiet", *where, str(script), "--config", str(config)]
     _call([*command, f"train.precision={precision}", *settings])
 
 
+def _devices(gpus: int) -> list[str]:
+    """The options of the launcher for so many GPUs that this process sees."""
+    visible = os.environ.get("CUDA_VISIBLE_DEVICES")
+    if gpus and visible:
+        # Given a number it would take the first GPUs of the machine, whoever uses them.
+        return ["--include", f"localhost:{','.join(visible.split(',')[:PROCESSES])}"]
+    return ["--num_accelerators", str(min(PROCESSES, gpus) or PROCESSES)]
+
+
 def _multiplies_bf16() -> bool:
-    """Whether this processor has bf16 instructions: four times the speed of fp32, where others are slower."""
+    """Whether this device has bf16 instructions: a GPU from Ampere on; a CPU with them has four times fp32's speed."""
+    import torch
     from torch.cpu import get_capabilities
 
+    if torch.cuda.is_available():
+        return torch.cuda.get_device_capability() >= (8, 0)
     capabilities = get_capabilities()
     return any(capabilities.get(name) for name in ("avx512_bf16", "amx_bf16", "bf16"))
 

@@ -7,6 +7,7 @@ from collections.abc import Iterator
 from typing import Any
 
 import deepspeed
+import torch
 from deepspeed.accelerator import get_accelerator
 from deepspeed.runtime.config import DeepSpeedConfigError
 from deepspeed.runtime.engine import DeepSpeedEngine
@@ -15,6 +16,7 @@ from deepspeed.runtime.zero.utils import ZeRORuntimeException
 from megatron_glm.config.schema import Config
 from megatron_glm.errors import ConfigError
 
+_AMPERE = (8, 0)
 # pydantic's is a ValueError
 _REFUSALS = (
     AttributeError,
@@ -32,14 +34,26 @@ def start_deepspeed(settings: Config, /, **arguments: Any) -> DeepSpeedEngine:
     """deepspeed.initialize with these arguments.
 
     Raises:
-        ConfigError: DeepSpeed refuses what the section for it says, or the device has no fp16.
+        ConfigError: DeepSpeed refuses what the section for it says, or the device does not know the precision.
     """
-    if settings.train.precision == "fp16" and not get_accelerator().is_fp16_supported():
-        device = get_accelerator().device_name()
-        raise ConfigError(f"train.precision: fp16 is not supported by DeepSpeed on this device ({device}); use bf16")
+    _check_precision(settings.train.precision)
     with contextlib.redirect_stdout(None), _expert_section_at_fault(settings):  # DeepSpeed prints its memory use
         engine, *_ = deepspeed.initialize(**arguments, dist_init_required=False)
     return engine
+
+
+def _check_precision(precision: str) -> None:
+    accelerator = get_accelerator()
+    if precision == "fp16" and not accelerator.is_fp16_supported():
+        device = accelerator.device_name()
+        raise ConfigError(f"train.precision: fp16 is not supported by DeepSpeed on this device ({device}); use bf16")
+    # torch calls bf16 supported on older GPUs too, where it computes in fp32; kernels of Triton do not compile there.
+    if precision == "bf16" and accelerator.device_name() == "cuda" and torch.cuda.get_device_capability() < _AMPERE:
+        found = ".".join(map(str, torch.cuda.get_device_capability()))
+        raise ConfigError(
+            f"train.precision: bf16 needs a GPU of compute capability 8.0 or more (Ampere), this one has {found};"
+            " use fp16"
+        )
 
 
 @contextlib.contextmanager

@@ -33,3 +33,16 @@ def ninth_of_eight_gpus() -> str:
                 return "met"
         except RankError as error:
             return str(error)
+
+
+def accelerator_of_another_device() -> str:
+    """The message where DeepSpeed has been told to compute on the processor of a machine with GPUs."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(torch.cuda, "is_available", lambda: True)
+        patch.setattr(torch.cuda, "device_count", lambda: 8)
+        patch.setattr(torch.cuda, "set_device", lambda device: None)
+        try:
+            with distributed_processes(threads=1):
+                return "met"
+        except RankError as error:
+            return str(error)

@@ -25,3 +25,11 @@ def test_a_process_that_stays_alone_says_where_it_waited(rank, port):
 def test_a_process_without_a_gpu_says_so_itself_since_the_others_have_theirs():
     (message,) = run_ranks(1, cases.ninth_of_eight_gpus)
     assert message.startswith("rank 17: process 8 of its node has no GPU: it sees 8; start fewer processes with")
+
+
+def test_deepspeed_must_compute_where_torch_does():
+    (message,) = run_ranks(1, cases.accelerator_of_another_device)
+    assert message == (
+        "rank 0: DeepSpeed computes on 'cpu' where torch sees 'cuda'; unset DS_ACCELERATOR, and to train on the"
+        " processor of a machine with GPUs set CUDA_VISIBLE_DEVICES="
+    )

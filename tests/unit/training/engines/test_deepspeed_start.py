@@ -2,6 +2,8 @@
 
 import deepspeed
 import pytest
+import torch
+from deepspeed.accelerator import get_accelerator
 from deepspeed.runtime.config import DeepSpeedConfigError
 from deepspeed.runtime.zero.utils import ZeRORuntimeException
 
@@ -10,14 +12,14 @@ from megatron_glm.errors import ConfigError
 from megatron_glm.training.engines.deepspeed_start import start_deepspeed
 
 
-def config(section):
+def config(section, precision="fp32"):
     return config_from_tree(
         {
             "model": {"num_layers": 1, "hidden_size": 8, "num_attention_heads": 1},
             "tokenizer": {"path": "-"},
             "data": {"sources": [{"path": "-"}]},
             "optimizer": {"learning_rate": 1e-3},
-            "train": {"output": "-", "steps": 1, "global_batch_size": 1, "micro_batch_size": 1},
+            "train": {"output": "-", "steps": 1, "global_batch_size": 1, "micro_batch_size": 1, "precision": precision},
             "deepspeed": section,
         }
     )
@@ -34,3 +36,15 @@ def test_a_section_that_deepspeed_refuses_is_named(monkeypatch, kind):
     assert "\n" not in str(told.value)
     with pytest.raises(kind):
         start_deepspeed(config({}))
+
+
+@pytest.mark.parametrize(("capability", "refused"), [((7, 5), True), ((8, 0), False), ((9, 0), False)])
+def test_bf16_is_refused_by_gpus_that_do_not_multiply_in_it(monkeypatch, capability, refused):
+    monkeypatch.setattr(get_accelerator(), "device_name", lambda: "cuda")
+    monkeypatch.setattr(torch.cuda, "get_device_capability", lambda: capability)
+    monkeypatch.setattr(deepspeed, "initialize", lambda **_: ["the engine"])
+    if refused:
+        with pytest.raises(ConfigError, match=r"^train.precision: bf16 needs .* this one has 7.5; use fp16"):
+            start_deepspeed(config({}, "bf16"))
+    else:
+        assert start_deepspeed(config({}, "bf16")) == "the engine"
