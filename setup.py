@@ -36,6 +36,7 @@ setup(
         "zstandard>=0.23",
         "orjson>=3.10",
         "xxhash>=3.4",
+        "filelock>=3.12",
         "matplotlib>=3.9",
     ],
     extras_require={

@@ -40,7 +40,7 @@ def refuse_repeated(files: Sequence[str]) -> None:
     seen: dict[tuple[int, int] | str, str] = {}
     for file in files:
         if (first := seen.get(identity := _identity(file))) is not None:
-            other = f" and as '{first}'" if first != file else ""
+            other = f", also as '{first}'" if first != file else ""
             raise DataError(f"--input: '{file}' is given twice{other}, its documents would be doubled; leave one out")
         seen[identity] = file
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import os
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
@@ -128,6 +129,8 @@ def cut_at(file: InputFile, position: int, part_bytes: int) -> Range | None:
 def _open_input(path: str, line_documents: bool) -> InputFile:
     suffix = next((suffix for suffix in _KINDS if path.endswith(suffix)), None)
     if suffix is None:
+        if not os.path.exists(path):
+            raise DataError(f"--input: '{path}': {os.strerror(errno.ENOENT)}")
         raise DataError(f"--input: '{path}' has an unknown suffix, known are {_KNOWN_SUFFIXES}")
     documents, decompress = _KINDS[suffix]
     if line_documents and documents is Documents.PARAGRAPHS:

@@ -48,14 +48,28 @@ def main(argv: Sequence[str] | None = None) -> int:
         prog="python -m data_tools.sample_corpus",
         description="Collect English prose from the docstrings of the installed packages, as JSON lines with 'text'.",
     )
-    parser.add_argument("--output", required=True, type=Path, metavar="FILE.jsonl", help="is replaced if it exists")
+    parser.add_argument("--output", required=True, type=_jsonl, metavar="FILE.jsonl", help="is replaced if it exists")
     parser.add_argument(
-        "--min-megabytes", type=float, default=8.0, help="fail if less is found (default: 8; 1 MB = 1,000,000 bytes)"
+        "--min-megabytes", type=_size, default=8.0, help="fail if less is found (default: 8; 1 MB = 1,000,000 bytes)"
     )
     parser.add_argument(
         "--packages", nargs="+", metavar="NAME", help="read these top-level modules only, e.g. numpy argparse"
     )
     return run_command(parser, run, argv)
+
+
+def _jsonl(text: str) -> Path:
+    """Other commands tell by the suffix how to read a file: JSON lines under another would be taken for plain text."""
+    if not text.endswith(".jsonl"):
+        raise argparse.ArgumentTypeError(f"{text} is to hold JSON lines; give it a name that ends with .jsonl")
+    return Path(text)
+
+
+def _size(text: str) -> float:
+    value = float(text)
+    if not 0 <= value < float("inf"):
+        raise argparse.ArgumentTypeError(f"{text} is no size of 0 or more")
+    return value
 
 
 def run(args: argparse.Namespace) -> None:

@@ -6,13 +6,12 @@ from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import Any
 
-import yaml
 from pydantic import ValidationError
 
 from megatron_glm.config.explaining import explain
 from megatron_glm.config.phases import run_phases
 from megatron_glm.config.schema import Config
-from megatron_glm.config.yaml_reading import parse_yaml, read_yaml_file
+from megatron_glm.config.yaml_reading import parse_yaml, read_yaml_file, yaml_text
 from megatron_glm.errors import ConfigError
 
 
@@ -43,7 +42,7 @@ def config_from_tree(tree: Mapping[str, Any]) -> Config:
 
 def config_to_yaml(config: Config) -> str:
     """The whole resolved configuration as YAML that load_config reads back."""
-    return yaml.safe_dump(config.model_dump(mode="json"), sort_keys=False, allow_unicode=True)
+    return yaml_text(config.model_dump(mode="json"))
 
 
 def _apply_override(tree: dict, override: str) -> None:

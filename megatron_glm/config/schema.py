@@ -7,10 +7,20 @@ from __future__ import annotations
 
 from typing import Annotated, Any, Literal, Self
 
-from pydantic import BaseModel, ConfigDict, Field, model_validator
+from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, model_validator
 
-Probability = Annotated[float, Field(ge=0.0, le=1.0)]
-Positive = Annotated[int, Field(ge=1)]
+
+def _no_truth_value(value: Any) -> Any:
+    """pydantic takes true for 1: `parallel.pipeline: true` would switch nothing on, and a dropout of true drops all."""
+    if isinstance(value, bool):
+        raise ValueError("a number is meant, not true or false")
+    return value
+
+
+Integer = Annotated[int, BeforeValidator(_no_truth_value)]
+Number = Annotated[float, BeforeValidator(_no_truth_value)]
+Probability = Annotated[Number, Field(ge=0.0, le=1.0)]
+Positive = Annotated[Integer, Field(ge=1)]
 Recompute = Literal["none", "selective", "full"]
 AttentionBackend = Literal["auto", "triton", "segments", "flash-varlen", "flex", "sdpa", "reference"]
 
@@ -24,7 +34,7 @@ class Section(BaseModel):
 class Model(Section):
     """The Transformer (DESIGN: pre-LN, tanh-GELU, learned word, position and block-position tables)."""
 
-    num_layers: Positive
+    num_layers: Annotated[Integer, Field(ge=1, le=10_000)]
     hidden_size: Positive
     num_attention_heads: Positive
     max_positions: Positive = Field(512, description="largest position; tables have max_positions + 1 rows")
@@ -33,7 +43,7 @@ class Model(Section):
     )
     hidden_dropout: Probability = 0.1
     attention_dropout: Probability = 0.1
-    initializer_range: Annotated[float, Field(gt=0)] = 0.02
+    initializer_range: Annotated[Number, Field(gt=0)] = 0.02
 
     @model_validator(mode="after")
     def _heads_divide_hidden(self) -> Self:
@@ -60,7 +70,7 @@ class Source(Section):
     held_out_prefixes: Annotated[tuple[str, ...], Field(min_length=1)] | None = Field(
         None, description="pairs that are only evaluated, beside prefixes"
     )
-    weight: Annotated[float, Field(gt=0)] = Field(1.0, description="share of the samples, relative to the others")
+    weight: Annotated[Number, Field(gt=0)] = Field(1.0, description="share of the samples, relative to the others")
 
     @model_validator(mode="after")
     def _is_of_one_kind(self) -> Self:
@@ -79,11 +89,15 @@ class Source(Section):
 class Phase(Section):
     """What changes from a sample on; what it does not give stays as it was."""
 
-    from_sample: Annotated[int, Field(ge=1, le=10**18)] = Field(description="global sample with which the phase begins")
+    from_sample: Annotated[Integer, Field(ge=1, le=10**18)] = Field(
+        description="global sample with which the phase begins"
+    )
     sources: Annotated[tuple[Source, ...], Field(min_length=1)] | None = Field(
         None, description="all sources of the phase; default: those before"
     )
-    window: Annotated[int, Field(ge=2)] | None = Field(None, description="raw tokens of a sample; default: as before")
+    window: Annotated[Integer, Field(ge=2)] | None = Field(
+        None, description="raw tokens of a sample; default: as before"
+    )
     objective: dict[str, Any] = Field(default_factory=dict, description="the settings of `objective` that change")
 
 
@@ -91,14 +105,16 @@ class Data(Section):
     """What is read, and how it is cut into samples."""
 
     sources: Annotated[tuple[Source, ...], Field(min_length=1)]
-    window: Annotated[int, Field(ge=2)] = Field(512, description="raw tokens of a sample, at most")
+    window: Annotated[Integer, Field(ge=2)] = Field(512, description="raw tokens of a sample, at most")
     phases: tuple[Phase, ...] = Field((), description="what changes in the course of the run, by first sample")
     isolate_documents: bool = Field(True, description="each document piece of a window sees only itself")
-    prefetch: Annotated[int, Field(ge=0, le=128)] = Field(  # sockets to workers hold twice as many
+    prefetch: Annotated[Integer, Field(ge=0, le=128)] = Field(  # sockets to workers hold twice as many
         2, description="steps prepared ahead; 0: none without workers"
     )
-    workers: Annotated[int, Field(ge=0)] = Field(0, description="processes that prepare steps; 0: a thread does")
-    skip_samples: tuple[tuple[int, int], ...] = Field(
+    workers: Annotated[Integer, Field(ge=0, le=256)] = Field(
+        0, description="processes that prepare steps; 0: a thread does"
+    )
+    skip_samples: tuple[tuple[Integer, Integer], ...] = Field(
         (), description="ranges [first, end) of global samples that are left out"
     )
 
@@ -118,12 +134,12 @@ class Objective(Section):
     token: Probability = Field(1.0, description="probability of short spans behind [MASK]")
     sentence: Probability = Field(0.0, description="probability of whole sentences behind [sMASK]")
     document: Probability = Field(0.0, description="probability of one long span behind [gMASK]")
-    token_ratio: Annotated[float, Field(gt=0, lt=1)] = Field(0.15, description="least masked share, token objective")
-    mean_span: Annotated[float, Field(gt=0)] = Field(3.0, description="Poisson mean of a span's length, in tokens")
-    sentence_ratio: Annotated[float, Field(gt=0, lt=1)] = Field(
+    token_ratio: Annotated[Number, Field(gt=0, lt=1)] = Field(0.15, description="least masked share, token objective")
+    mean_span: Annotated[Number, Field(gt=0)] = Field(3.0, description="Poisson mean of a span's length, in tokens")
+    sentence_ratio: Annotated[Number, Field(gt=0, lt=1)] = Field(
         0.15, description="least masked share, sentence objective"
     )
-    document_min_ratio: Annotated[float, Field(gt=0, le=1)] = Field(
+    document_min_ratio: Annotated[Number, Field(gt=0, le=1)] = Field(
         0.5, description="least masked share, document objective"
     )
     prefix_probability: Probability = Field(0.5, description="share of document spans in prefix form")
@@ -147,12 +163,12 @@ class Objective(Section):
 class Optimizer(Section):
     """AdamW; norms and biases are not decayed."""
 
-    learning_rate: Annotated[float, Field(gt=0)] = Field(description="peak learning rate")
-    beta1: Annotated[float, Field(ge=0, lt=1)] = 0.9
-    beta2: Annotated[float, Field(ge=0, lt=1)] = 0.98
-    eps: Annotated[float, Field(gt=0)] = 1e-6
-    weight_decay: Annotated[float, Field(ge=0)] = 0.1
-    gradient_clipping: Annotated[float, Field(ge=0)] = Field(1.0, description="largest global norm; 0: off")
+    learning_rate: Annotated[Number, Field(gt=0)] = Field(description="peak learning rate")
+    beta1: Annotated[Number, Field(ge=0, lt=1)] = 0.9
+    beta2: Annotated[Number, Field(ge=0, lt=1)] = 0.98
+    eps: Annotated[Number, Field(gt=0)] = 1e-6
+    weight_decay: Annotated[Number, Field(ge=0)] = 0.1
+    gradient_clipping: Annotated[Number, Field(ge=0)] = Field(1.0, description="largest global norm; 0: off")
     fused: Literal["torch", "apex", "auto"] = Field("torch", description="whose fused AdamW; auto: apex where it is")
 
 
@@ -160,10 +176,10 @@ class Schedule(Section):
     """Learning rate: linear warm-up from 0, then decay to the floor, then constant."""
 
     decay: Literal["cosine", "linear"] = "cosine"
-    warmup_steps: Annotated[int, Field(ge=0)] = 0
+    warmup_steps: Annotated[Integer, Field(ge=0)] = 0
     decay_steps: Positive | None = Field(None, description="step at which the floor is reached; default: train.steps")
     floor: Probability = Field(0.1, description="lowest learning rate after warm-up, as a share of the peak")
-    rewarmup_steps: Annotated[int, Field(ge=0)] = Field(
+    rewarmup_steps: Annotated[Integer, Field(ge=0)] = Field(
         0, description="steps after a load in which the rate rises again from 0 to the schedule's"
     )
 
@@ -180,14 +196,14 @@ class Schedule(Section):
 class Overrides(Section):
     """What `overrides.yaml` in the output of a run may change while it runs."""
 
-    learning_rate: Annotated[float, Field(gt=0)] | None = Field(None, description="for optimizer.learning_rate")
+    learning_rate: Annotated[Number, Field(gt=0)] | None = Field(None, description="for optimizer.learning_rate")
     floor: Probability | None = Field(None, description="for schedule.floor")
 
 
 class LossScale(Section):
     """Dynamic loss scaling of fp16: halved at an overflow, doubled after a window without one."""
 
-    initial_power: Annotated[int, Field(ge=0, le=32)] = Field(16, description="it starts at 2 to this power")
+    initial_power: Annotated[Integer, Field(ge=0, le=32)] = Field(16, description="it starts at 2 to this power")
     window: Positive = Field(1000, description="steps without an overflow after which it doubles")
     floor: Positive = Field(1, description="it never falls below")
     patience: Positive = Field(10, description="overflows in a row at the floor after which the run stops")
@@ -199,10 +215,10 @@ class Spikes(Section):
     policy: Literal["off", "warn", "skip", "rewind"] = Field(
         "warn", description="skip: no update; rewind: back to the last checkpoint, without the samples before it"
     )
-    factor: Annotated[float, Field(gt=0)] = Field(
+    factor: Annotated[Number, Field(gt=0)] = Field(
         10.0, description="typical deviations above the expected loss from which on it is a spike"
     )
-    window: Annotated[int, Field(ge=4)] = Field(128, description="steps from which is known what to expect")
+    window: Annotated[Integer, Field(ge=4)] = Field(128, description="steps from which is known what to expect")
     patience: Positive = Field(10, description="spikes in a row after which skip and rewind stop the run")
     rewinds: Positive = Field(3, description="of a run, at most")
     rewind_steps: Positive = Field(
@@ -221,8 +237,8 @@ class BatchRamp(Section):
 class EmbeddingGradient(Section):
     """Shrinks the gradient that reaches the word table from the input (GLM-130B, arXiv 2210.02414, section 2.3)."""
 
-    factor: Annotated[float, Field(gt=0, le=1)] = Field(1.0, description="what it is multiplied by; 1: left alone")
-    hold_samples: Annotated[int, Field(ge=0)] | None = Field(
+    factor: Annotated[Number, Field(gt=0, le=1)] = Field(1.0, description="what it is multiplied by; 1: left alone")
+    hold_samples: Annotated[Integer, Field(ge=0)] | None = Field(
         None, description="consumed samples from which on the factor rises; default: it never does"
     )
     rise_samples: Positive = Field(1, description="samples over which it then rises linearly to 1")
@@ -235,10 +251,10 @@ class Train(Section):
     steps: Positive
     global_batch_size: Positive = Field(description="samples a step")
     micro_batch_size: Positive = Field(description="samples of one forward pass on one replica")
-    seed: Annotated[int, Field(ge=0, lt=2**63)] = 1234
+    seed: Annotated[Integer, Field(ge=0, lt=2**63)] = 1234
     precision: Literal["fp32", "bf16", "fp16"] = "fp32"
     loss: Literal["per_objective", "per_token"] = Field("per_objective", description="what the mean is taken over")
-    label_smoothing: Annotated[float, Field(ge=0, lt=1)] = Field(
+    label_smoothing: Annotated[Number, Field(ge=0, lt=1)] = Field(
         0.0, description="share of a target's distribution that is uniform over the tokenizer's ids; training only"
     )
     recompute: Recompute = Field("none", description="activation checkpointing: of nothing, attention, whole layers")
@@ -262,15 +278,17 @@ class Train(Section):
         1000, description="steps after which all that ranks hold twice is compared, at every save besides"
     )
     eval_samples: Positive = Field(256, description="held-out windows of an evaluation, once per objective")
-    threads: Positive | None = Field(None, description="CPU threads of a process; default: torch's choice")
-    exit_after_minutes: Annotated[float, Field(gt=0)] | None = Field(
+    threads: Annotated[Integer, Field(ge=1, le=4096)] | None = Field(
+        None, description="CPU threads of a process; default: torch's choice"
+    )
+    exit_after_minutes: Annotated[Number, Field(gt=0)] | None = Field(
         None, description="since this start, after which the run saves and stops"
     )
     exit_after_steps: Positive | None = Field(None, description="steps of this start, after which it saves and stops")
-    watchdog_seconds: Annotated[float, Field(gt=0)] | None = Field(
+    watchdog_seconds: Annotated[Number, Field(gt=0)] | None = Field(
         1800.0, description="without progress, after which every rank writes its stacks and ends"
     )
-    straggler_factor: Annotated[float, Field(gt=1)] = Field(
+    straggler_factor: Annotated[Number, Field(gt=1)] = Field(
         1.5, description="of the median rank's time outside collectives, from which a rank is reported"
     )
 
@@ -292,7 +310,7 @@ class Train(Section):
 class Parallel(Section):
     """How the work is spread over processes."""
 
-    zero_stage: Literal[0, 1, 2, 3] = 1
+    zero_stage: Annotated[Literal[0, 1, 2, 3], BeforeValidator(_no_truth_value)] = 1
     tensor: Positive = Field(1, description="ranks that share each layer: its heads, features and words")
     sequence: bool = Field(False, description="these ranks also divide the tokens between the layers")
     offload_optimizer: Literal["none", "cpu"] = Field(
@@ -318,7 +336,7 @@ class Checkpoint(Section):
 
     save_interval: Positive | None = Field(None, description="steps; default: only at the end")
     background: bool = Field(True, description="written while training goes on, from a copy in the host's memory")
-    keep_last: Annotated[int, Field(ge=2)] | None = Field(
+    keep_last: Annotated[Integer, Field(ge=2)] | None = Field(
         None, description="newest checkpoints of the run that are kept; default: all"
     )
     keep_every: Positive | None = Field(

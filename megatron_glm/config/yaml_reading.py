@@ -33,10 +33,29 @@ class _Loader(yaml.SafeLoader):
         return super().construct_mapping(node, deep)
 
 
-# YAML 1.1 takes 1e-4 for a string: it demands a dot and a signed exponent; YAML 1.2 and people do not.
-_Loader.add_implicit_resolver(
-    "tag:yaml.org,2002:float", re.compile(r"[-+]?\d+(\.\d*)?[eE][-+]?\d+\Z"), list("-+0123456789")
-)
+# YAML 1.1 takes 010 for 8, 1:30 for 90, and 1e-4, without a dot and a sign, for a string; YAML 1.2 and people do not.
+_NUMBERS = {
+    "tag:yaml.org,2002:int": r"[-+]?(0|[1-9][\d_]*|0x[\da-fA-F_]+)",
+    "tag:yaml.org,2002:float": r"[-+]?(\d[\d_]*\.[\d_]*([eE][-+]?\d+)?|\.\d[\d_]*([eE][-+]?\d+)?|\d[\d_]*[eE][-+]?\d+)"
+    r"|[-+]?\.(inf|Inf|INF)|\.(nan|NaN|NAN)",
+}
+_Loader.yaml_implicit_resolvers = {
+    first: [(tag, pattern) for tag, pattern in resolvers if tag not in _NUMBERS]
+    for first, resolvers in yaml.SafeLoader.yaml_implicit_resolvers.items()
+}
+for _tag, _pattern in _NUMBERS.items():
+    _Loader.add_implicit_resolver(_tag, re.compile(rf"({_pattern})\Z"), list("-+.0123456789"))
+
+
+class _Dumper(yaml.SafeDumper):
+    """Puts in quotes what _Loader would take for something else than text."""
+
+    yaml_implicit_resolvers = _Loader.yaml_implicit_resolvers
+
+
+def yaml_text(value: Any) -> str:
+    """YAML that parse_yaml reads back equal."""
+    return yaml.dump(value, Dumper=_Dumper, sort_keys=False, allow_unicode=True)
 
 
 def read_yaml_file(path: Path) -> Any:
@@ -73,12 +92,16 @@ def parse_yaml(text: str, *, where: str) -> Any:
 
 
 def _check_plain(value: Any, where: str) -> None:
-    """Dates, sets and bytes are written as something else than they are read; a deep nest cannot be written at all."""
+    """Dates, sets and bytes are written as something else than they are read; a deep nest cannot be written at all,
+    and a text with a NUL in it is the name of no file.
+    """
     level = [value]
     for _ in range(_DEEPEST):
         holders = [part for part in level if isinstance(part, dict | list)]
         for odd in (part for part in level if not isinstance(part, dict | list) and type(part) not in _PLAIN):
             raise ConfigError(f"{where}: {str(odd)[:40]!r} is a {type(odd).__name__}; put it in quotes")
+        for cut in (part for part in level if isinstance(part, str) and "\0" in part):
+            raise ConfigError(f"{where}: {cut[:40]!r} holds a NUL, at which the system would end a path; leave it out")
         level = [part for holder in holders for part in (holder.values() if isinstance(holder, dict) else holder)]
         if not level:
             return

@@ -9,6 +9,7 @@ from datetime import timedelta
 from typing import TYPE_CHECKING
 
 from megatron_glm.command import EXIT_USER_ERROR
+from megatron_glm.errors import ConfigError
 from megatron_glm.training.launchers import told_once
 
 if TYPE_CHECKING:
@@ -26,6 +27,8 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def run(args: argparse.Namespace) -> int:
     with told_once() as variables:
+        if args.overrides and not args.config:
+            raise ConfigError(f"{args.overrides[0]!r} is for a configuration; name that file with --config")
         leads, size = variables.get("RANK", "0") == "0", int(variables.get("WORLD_SIZE", "1"))
         findings, missing = _packages()
         if missing:  # nothing below can be imported

@@ -19,7 +19,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         required=True,
         type=Path,
         metavar="DIR",
-        help="a checkpoint (step_…), or a directory of checkpoints, of which the newest whole one is taken",
+        help="a checkpoint (step_…), a directory of such or the output of a run; the newest whole one is taken",
     )
     parser.add_argument(
         "--output", required=True, type=Path, metavar="DIR", help="the release; must not exist or be empty"

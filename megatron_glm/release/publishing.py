@@ -21,8 +21,7 @@ from typing import Any
 from safetensors import SafetensorError
 
 from megatron_glm import __version__
-from megatron_glm.checkpoint.discovery import scan_checkpoints
-from megatron_glm.checkpoint.format import MANIFEST as CHECKPOINT_MANIFEST
+from megatron_glm.checkpoint.locating import locate_checkpoint
 from megatron_glm.checkpoint.reading import CheckpointReader
 from megatron_glm.checkpoint.training_state import check_state
 from megatron_glm.config.loading import config_from_tree
@@ -55,7 +54,7 @@ def publish_release(
     """Write the release of a checkpoint to `output`.
 
     Args:
-        checkpoint: of a step, or a directory of checkpoints: the newest whole one is taken.
+        checkpoint: of a step, or a directory of checkpoints or the output of a run: the newest whole one is taken.
         dtype: fp32, bf16 or fp16.
         say: takes lines about what was done.
         templates: the code for transformers that goes into the release.
@@ -86,16 +85,10 @@ def publish_release(
 
 
 def _find(checkpoint: Path) -> Path:
-    if (checkpoint / CHECKPOINT_MANIFEST).exists():
-        return checkpoint
-    scan = scan_checkpoints(checkpoint)
-    if scan.newest is None:
-        reasons = "; ".join(rejected.reason for rejected in scan.rejected)
-        raise CheckpointError(
-            f"--checkpoint: no whole checkpoint in '{checkpoint}'"
-            + (f" ({reasons})" if reasons else " (expected step_… directories, or one of them)")
-        )
-    return scan.newest
+    try:
+        return locate_checkpoint(checkpoint)
+    except CheckpointError as error:
+        raise CheckpointError(f"--checkpoint: {error}") from error
 
 
 def _config(reader: CheckpointReader) -> Config:

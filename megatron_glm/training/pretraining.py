@@ -12,6 +12,7 @@ from contextlib import ExitStack
 from pathlib import Path
 
 from megatron_glm.checkpoint.probing import checkpoint_bytes, probe
+from megatron_glm.command import tell
 from megatron_glm.config.batching import BatchSizes
 from megatron_glm.config.combinations import check_combinations
 from megatron_glm.config.schema import Config
@@ -58,7 +59,7 @@ def pretrain(config: Config) -> None:
         check_divides(config, inputs.tokenizer.vocab_size)
         agreed(ranks, lambda: held.enter_context(locked_output(config)) if leads else None)
         watch = held.enter_context(watched(config, rank=ranks.rank, started=started))
-        run = _prepared(config, inputs, layout, accumulation, ranks)
+        run = _prepared(config, inputs, layout, accumulation, ranks, watch)
         agreed(ranks, lambda: write_config(config) if leads else None)
         progress = run.beginning.progress
         with Console(config, leads=leads, start_step=progress.step) as console:
@@ -85,14 +86,16 @@ def _same_inputs(config: Config, ranks: Ranks) -> Inputs:
     return inputs
 
 
-def _prepared(config: Config, inputs: Inputs, layout: Layout, accumulation: int, ranks: Ranks) -> PreparedRun:
+def _prepared(
+    config: Config, inputs: Inputs, layout: Layout, accumulation: int, ranks: Ranks, watch: Watch
+) -> PreparedRun:
     """The engine with the weights to begin with, after all that would stop a run later has been tried."""
     start = choose_together(config, inputs, ranks)
     num_ids = inputs.tokenizer.vocab_size
     shapes = parameter_shapes(config.model, num_ids)
     probe(checkpoints_of(config), bytes_of_one=checkpoint_bytes(shapes), ranks=ranks)
     groups = make_groups(layout)
-    compilation = settle_compilation(config, ranks)
+    compilation = settle_compilation(config, ranks, say=tell, stopping=lambda: watch.signals.received)
     with told_by_rank(ranks):
         division = divide(
             compilation.config,

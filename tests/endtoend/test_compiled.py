@@ -1,6 +1,7 @@
 """A run with compiled norms and GELU, from the banner to its last bit."""
 
 import json
+import os
 
 import pytest
 
@@ -54,6 +55,19 @@ def test_a_stop_a_resume_and_an_empty_cache_change_no_bit(corpus, tmp_path, layo
     assert curve(parts) == curve(whole)
     assert final(parts).parameter_hashes() == final(whole).parameter_hashes()
     assert records(parts, "validation")[-1]["losses"] == records(whole, "validation")[-1]["losses"]
+
+
+def test_programs_that_were_cut_short_are_compiled_anew(corpus, tmp_path):
+    # As a compiler may leave them that is killed while it writes: a process that runs one ends by SIGBUS.
+    programs, outputs = tmp_path / "programs", [tmp_path / "first", tmp_path / "second"]
+    for output in outputs:
+        for program in programs.glob("*/*.main.so"):
+            os.truncate(program, program.stat().st_size // 3)
+        settings = (f"train.output={output}", "train.compile=always", "train.steps=4", "train.log_interval=1")
+        run_ranks(1, cases.train_compiled, str(programs), str(corpus.config), *settings, timeout=300)
+    assert len(list(programs.glob("*/*.main.so"))) > 3
+    assert curve(outputs[0]) == curve(outputs[1])
+    assert [record["compiled"] for output in outputs for record in records(output, "start")] == [True, True]
 
 
 def test_without_a_compiler_the_run_ends_before_its_first_step_and_says_what_to_do(corpus, tmp_path):

@@ -19,6 +19,7 @@ from megatron_glm.checkpoint.source import ValueSource, WeightsOnly
 from megatron_glm.checkpoint.training_state import check_state
 from megatron_glm.config.loading import config_from_tree
 from megatron_glm.config.schema import Config
+from megatron_glm.counting import count_text
 from megatron_glm.data.skip_list import SkipList
 from megatron_glm.errors import CheckpointError, ConfigError
 from megatron_glm.parallel.groups import Groups
@@ -168,5 +169,5 @@ def _report(source: ValueSource, what: str, ranks: Ranks) -> str:
     return (
         f"loaded {len(source.shapes)} parameters with {elements:,} weights"
         f" ({size_text(checkpoint_bytes(source.shapes))} with moments) and {what};"
-        f" their hashes on {ranks.size} ranks are those of the source"
+        f" their hashes on {count_text(ranks.size, 'rank')} are those of the source"
     )

@@ -57,8 +57,9 @@ class CompiledParts:
         from torch._dynamo.decorators import mark_unbacked  # seconds, for those who compile
 
         self._mark = partial(mark_unbacked, index=0, hint_override=TYPICAL_ROWS)
-        self._norm: Callable[..., Tensor] = torch.compile(layer_norm, options=OPTIONS)
-        self._bias_gelu: Callable[..., Tensor] = torch.compile(bias_gelu, options=OPTIONS)
+        # Whole, or an error: torch must not go on without, even where its own settings say so.
+        self._norm: Callable[..., Tensor] = torch.compile(layer_norm, fullgraph=True, options=OPTIONS)
+        self._bias_gelu: Callable[..., Tensor] = torch.compile(bias_gelu, fullgraph=True, options=OPTIONS)
 
     def norm(self, x: Tensor, weight: Tensor, bias: Tensor, shape: tuple[int, ...], eps: float) -> Tensor:
         """`layer_norm`, with the arguments of FusedLayerNorm's kernels; T > 0."""

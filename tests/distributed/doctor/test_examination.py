@@ -86,7 +86,7 @@ def test_another_tokenizer_on_one_rank_is_told(corpus, tmp_path):
 
 def test_too_little_disk_is_told(corpus):
     # A model whose checkpoints no disk holds; it is never built.
-    huge = ("model.num_layers=100000", "model.hidden_size=65536")
+    huge = ("model.num_layers=10000", "model.hidden_size=65536")
     status, value = examined(2, cases.examined, str(corpus.config), huge)["disk"]
     assert status == "fail"
     assert "2 checkpoints are" in value

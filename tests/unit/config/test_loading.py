@@ -1,10 +1,15 @@
 """Configuration: what is written is what is run, and a mistake is one line that helps."""
 
+import json
+import math
+from typing import get_args, get_origin
+
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
 from megatron_glm.config.loading import config_from_tree, config_to_yaml, load_config
+from megatron_glm.config.schema import Config, Section
 from megatron_glm.config.yaml_reading import parse_yaml
 from megatron_glm.errors import ConfigError
 
@@ -41,8 +46,9 @@ def test_values_defaults_and_overrides_in_order(config_file):
     assert config.deepspeed == {"zero_optimization": {"x": [1, 2]}}
 
 
-def test_the_printed_configuration_reads_back_equal(config_file, tmp_path):
-    config = load_config(config_file)
+@pytest.mark.parametrize("path", ["tok", "1e5", "010", "1:30", "1_0", "0x1f", ".5", "true", "null", "~", "2024-01-01"])
+def test_the_printed_configuration_reads_back_equal(config_file, tmp_path, path):
+    config = load_config(config_file, [f"tokenizer.path='{path}'"])
     again = tmp_path / "again.yaml"
     again.write_text(config_to_yaml(config))
     assert load_config(again) == config
@@ -124,6 +130,7 @@ def test_a_missing_section_is_named(tmp_path):
         ("1: 2\n", "key 1 is not a string"),
         ("a: !!python/object/apply:os.system [true]\n", "could not determine a constructor"),
         ("d: 2020-99-99\n", "not valid YAML"),
+        ('a: [{b: "x\\0y"}]\n', r"'x\\x00y' holds a NUL"),
         ("", "expected sections"),
     ],
 )
@@ -147,6 +154,77 @@ def test_a_missing_file_is_named(tmp_path):
 @pytest.mark.parametrize("text", ["1e-4", "1E-4", "1.e-4", "1.0e-4", "+1e-4", "0.0001"])
 def test_numbers_with_an_exponent_are_numbers(text):
     assert parse_yaml(text, where="test") == 1e-4
+
+
+@pytest.mark.parametrize(
+    ("text", "value"),
+    [
+        ("0", 0),
+        ("-7", -7),
+        ("+7", 7),
+        ("1_000", 1000),
+        ("0x1f", 31),
+        (".5", 0.5),
+        ("-.5", -0.5),
+        ("5.", 5.0),
+        ("1_0.5", 10.5),
+        ("-.inf", -math.inf),
+        ("010", "010"),
+        ("1:30", "1:30"),
+        ("1:30.5", "1:30.5"),
+        (".", "."),
+        ("-", [None]),
+        ("1.2.3", "1.2.3"),
+        ("1e", "1e"),
+    ],
+)
+def test_what_people_take_for_a_number_is_one(text, value):
+    parsed = parse_yaml(text, where="test")
+    assert (parsed, type(parsed)) == (value, type(value))
+
+
+@given(st.one_of(st.integers(), st.floats(allow_nan=False, allow_infinity=False)))
+def test_every_number_of_json_is_itself(number):
+    parsed = parse_yaml(json.dumps(number), where="test")
+    assert (parsed, type(parsed)) == (number, type(number))
+
+
+def test_a_zero_in_front_makes_no_octal_number(config_file):
+    assert load_config(config_file, ["train.steps=0100"]).train.steps == 100
+
+
+def number_fields(section, prefix=""):
+    """The settings that are a number or none, by name."""
+    for name, field in section.model_fields.items():
+        if isinstance(field.annotation, type) and issubclass(field.annotation, Section):
+            yield from number_fields(field.annotation, f"{prefix}{name}.")
+        elif {int, float, 0} & set(leaves(field.annotation)) and get_origin(field.annotation) is not tuple:
+            yield f"{prefix}{name}"
+
+
+def leaves(annotation):
+    arguments = get_args(annotation)
+    return [leaf for argument in arguments for leaf in leaves(argument)] if arguments else [annotation]
+
+
+@pytest.mark.parametrize("name", ["model.num_layers", "data.workers", "train.threads"])
+def test_a_number_that_would_take_the_machine_down_is_refused(config_file, name):
+    with pytest.raises(ConfigError, match=rf"^{name}: input should be less than or equal to \d+ \(got 1000000\)$"):
+        load_config(config_file, [f"{name}=1000000"])
+
+
+NUMBERS = dict.fromkeys(number_fields(Config), "true") | {
+    "parallel.stage_layers": "[true]",
+    "data.skip_samples": "[[true, 2]]",
+    "data.phases": "[{from_sample: true}]",
+    "data.sources": "[{path: a, weight: true}]",
+}
+
+
+@pytest.mark.parametrize("name", NUMBERS)
+def test_true_is_no_number(config_file, name):
+    with pytest.raises(ConfigError, match=rf"^{name}.*: a number is meant, not true or false \(got True\)"):
+        load_config(config_file, [f"{name}={NUMBERS[name]}"])
 
 
 @given(st.text(max_size=60))

@@ -174,10 +174,13 @@ def test_the_key_of_the_text_can_be_chosen(tmp_path):
         ("a.csv", r"unknown suffix, known are .txt, .jsonl, .json \(each also .gz or .zst\), .parquet, .arrow"),
         ("empty.txt", "is empty"),
         ("absent.jsonl", "No such file"),
+        ("absent.csv", "No such file"),
+        ("absent", "No such file"),
         ("folder.txt", "holds no file"),
     ],
 )
 def test_inputs_that_cannot_be_read_are_named(tmp_path, name, message):
+    (tmp_path / "a.csv").touch()
     (tmp_path / "empty.txt").touch()
     (tmp_path / "folder.txt").mkdir()
     with pytest.raises(DataError, match=rf"--input: .*'.*{name}'.*{message}"):

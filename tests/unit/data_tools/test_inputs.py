@@ -78,12 +78,12 @@ def test_a_directory_without_files_is_an_error(files):
     ("given", "message"),
     [
         (["b.txt", "b.txt"], "'b.txt' is given twice, its documents would be doubled; leave one out"),
-        (["b.txt", "./b.txt"], "'./b.txt' is given twice and as 'b.txt'"),
+        (["b.txt", "./b.txt"], "'./b.txt' is given twice, also as 'b.txt'"),
         (["a*.txt", "a2*"], "'a2.txt' is given twice"),
         (["more", "more/deep/e.txt"], "'more/deep/e.txt' is given twice"),
-        (["link.txt", "b.txt"], "'b.txt' is given twice and as 'link.txt'"),
-        (["hard.txt", "b.txt"], "'b.txt' is given twice and as 'hard.txt'"),
-        (["more", "linked"], "'linked/e.txt' is given twice and as 'more/deep/e.txt'"),
+        (["link.txt", "b.txt"], "'b.txt' is given twice, also as 'link.txt'"),
+        (["hard.txt", "b.txt"], "'b.txt' is given twice, also as 'hard.txt'"),
+        (["more", "linked"], "'linked/e.txt' is given twice, also as 'more/deep/e.txt'"),
     ],
 )
 def test_a_file_that_is_given_twice_is_an_error(files, given, message):

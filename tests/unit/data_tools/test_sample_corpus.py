@@ -93,6 +93,20 @@ def test_the_command_writes_json_lines_and_prints_the_share(tmp_path, monkeypatc
     assert output.exists()  # the earlier corpus was not touched
 
 
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        (["--output", "corpus.txt"], "corpus.txt is to hold JSON lines; give it a name that ends with .jsonl"),
+        (["--output", "corpus.jsonl", "--min-megabytes", "nan"], "nan is no size of 0 or more"),
+        (["--output", "corpus.jsonl", "--min-megabytes", "-1"], "-1 is no size of 0 or more"),
+    ],
+)
+def test_what_could_not_be_read_or_measured_is_refused_before_the_work(arguments, message, capsys):
+    with pytest.raises(SystemExit, match="2"):
+        sample_corpus.main(arguments)
+    assert message in capsys.readouterr().err
+
+
 def test_an_installed_package_gives_mostly_full_sentences():
     root = next(root for root in import_roots() if (root / "argparse.py").exists())
     names = ("argparse.py", "threading.py", "statistics.py", "difflib.py", "logging/__init__.py")

@@ -4,6 +4,10 @@ import json
 import subprocess
 import sys
 
+import pytest
+
+from megatron_glm.cli import main
+
 PROGRAM = """
 import sys
 from megatron_glm.doctor import packages
@@ -22,3 +26,9 @@ def test_a_missing_package_is_told_before_anything_imports_it():
     checks = {check["check"]: check for check in json.loads(done.stdout)["checks"]}
     assert checks["deepspeed"]["value"] == "not installed"
     assert checks["torch"]["status"] == "ok"
+
+
+@pytest.mark.parametrize("argument", ["configs/demo.yaml", "train.steps=5"])
+def test_what_is_for_a_configuration_is_not_passed_over_without_one(argument, capsys):
+    assert main(["doctor", argument]) == 2
+    assert capsys.readouterr().err == f"error: '{argument}' is for a configuration; name that file with --config\n"

@@ -24,5 +24,14 @@ def test_refuses_what_is_no_size(tmp_path, capsys, size):
 
 def test_refuses_a_directory_without_a_checkpoint(tmp_path, capsys):
     assert run(tmp_path, "--no-verify") == 2
-    assert f"--checkpoint: no whole checkpoint in '{tmp_path / 'none'}' (expected step_…" in capsys.readouterr().err
+    assert f"--checkpoint: {tmp_path / 'none'}: no whole checkpoint there (expected step_" in capsys.readouterr().err
     assert list(tmp_path.iterdir()) == []
+
+
+def test_the_output_of_a_run_stands_for_its_checkpoints(tmp_path, capsys):
+    damaged = tmp_path / "none" / "checkpoints" / "step_00000001"
+    damaged.mkdir(parents=True)
+    assert run(tmp_path, "--no-verify") == 2
+    assert f"no whole checkpoint there (expected step_00001000 or a directory of such); {damaged}: " in (
+        capsys.readouterr().err
+    )

@@ -1,6 +1,7 @@
 """Whether norms and GELU are compiled is tried before there is a model, and all ranks do the same."""
 
 import os
+import subprocess
 from pathlib import Path
 
 import pytest
@@ -37,7 +38,7 @@ def tried(monkeypatch):
                 raise error
 
         monkeypatch.setattr(torch.cuda, "is_available", lambda: gpu)
-        monkeypatch.setattr(compilation, "_compile", compile)
+        monkeypatch.setattr(compilation, "try_parts", compile)
         monkeypatch.setattr(compilation, "apex_normalizes", lambda train: apex)
         return asked
 
@@ -83,7 +84,7 @@ def test_everything_else_stays_as_it_was(tried):
     assert before.train.compile == "auto"
 
 
-@pytest.mark.parametrize("other", [None, [None, "InvalidCxxCompiler: none", 0.1]])
+@pytest.mark.parametrize("other", [None, [None, "InvalidCxxCompiler: none", None, 0.1]])
 def test_where_one_rank_cannot_auto_does_without_on_all_and_says_so(tried, other):
     tried(gpu=True, error=None if other else RuntimeError("no compiler\n\nat all"))
     settled = settle_compilation(config("auto"), TwoRanks(other))
@@ -92,7 +93,7 @@ def test_where_one_rank_cannot_auto_does_without_on_all_and_says_so(tried, other
     assert settled.told == f"NOTHING, and the run is slower for it: torch.compile fails on {where}"
 
 
-@pytest.mark.parametrize("other", [None, [None, "InvalidCxxCompiler: none", 0.1]])
+@pytest.mark.parametrize("other", [None, [None, "InvalidCxxCompiler: none", None, 0.1]])
 def test_always_is_refused_in_one_line_that_names_the_way_out(tried, other):
     tried(error=None if other else RuntimeError("no compiler\n\nat all"))
     where = "rank 1: InvalidCxxCompiler: none" if other else "rank 0: RuntimeError: no compiler at all"
@@ -109,7 +110,64 @@ def test_what_led_to_an_error_is_told(tried):
     tried(error=error)
     with pytest.raises(ConfigError, match="ValueError: no such program: -") as caught:
         settle_compilation(config("always"), TwoRanks())
-    assert len(str(caught.value)) < 600
+    assert len(str(caught.value)) < 700
+
+
+@pytest.mark.parametrize(
+    ("code", "output", "told"),
+    [
+        (
+            1,
+            b"In file included from a.h:3:\nb.h:2:10: fatal error: Python.h: No such file\n  2 | #include",
+            "b.h:2:10: fa",
+        ),
+        (1, b"\nas: /tmp/x.s: No space left on device\n\n", "as: /tmp/x.s: No space left on device"),
+        (1, b"/usr/bin/ld: final link failed: no room\ncollect2: error: ld returned 1\n", "/usr/bin/ld: final link fa"),
+        (-9, b"", "it said nothing"),
+    ],
+)
+def test_of_a_compiler_that_fails_its_complaint_is_told_and_not_its_command(tried, code, output, told):
+    error = RuntimeError("C++ compile error")
+    error.__cause__ = subprocess.CalledProcessError(code, ["/usr/bin/g++", "-O3", "-x" * 500], output)
+    tried(error=error)
+    with pytest.raises(ConfigError, match=rf"fails on rank 0: g\+\+ ended with {code}: {told}"):
+        settle_compilation(config("always"), TwoRanks())
+
+
+@pytest.mark.parametrize("wanted", ["auto", "always"])
+@pytest.mark.parametrize("other", [[None, "g++ ended with -15: it said nothing", "SIGTERM", 0.1], None])
+def test_a_signal_that_ends_the_compilers_too_stops_the_run_and_is_no_lack_of_a_compiler(tried, wanted, other):
+    tried(gpu=True, error=None if other else RuntimeError("g++"))
+    stopping = (lambda: None) if other else (lambda: "SIGTERM")
+    settled = settle_compilation(config(wanted), TwoRanks(other), stopping=stopping)
+    assert settled.told == "nothing: SIGTERM has ended the compilers"
+    assert not settled.is_on
+
+
+@pytest.mark.parametrize(("wanted", "lines"), [("always", 1), ("never", 0)])
+def test_rank_0_says_what_it_is_about_before_a_silence(tried, wanted, lines):
+    tried()
+    ranks, said = TwoRanks(), []
+    settle_compilation(config(wanted), ranks, say=said.append)
+    ranks.rank = 1
+    settle_compilation(config(wanted), ranks, say=said.append)
+    assert said == ["compiling norms and GELU, unless an earlier start has"] * lines
+
+
+def test_a_signal_that_the_compilers_outlive_changes_nothing(tried):
+    tried(gpu=True)
+    assert settle_compilation(config("auto"), TwoRanks(), stopping=lambda: "SIGTERM").is_on
+
+
+@pytest.mark.parametrize("wanted", ["auto", "always", "never"])
+def test_a_directory_that_torch_cannot_make_is_refused_whatever_is_compiled(tried, monkeypatch, wanted):
+    def refuse():
+        raise ConfigError("TORCHINDUCTOR_CACHE_DIR: torch cannot")
+
+    tried()
+    monkeypatch.setattr(compilation, "see_that_torch_has_one", refuse)
+    with pytest.raises(ConfigError, match=r"^rank 0: TORCHINDUCTOR_CACHE_DIR: torch cannot$"):
+        settle_compilation(config(wanted), TwoRanks())
 
 
 def test_apex_keeps_its_norms(tried):
@@ -123,7 +181,7 @@ def test_apex_keeps_its_norms(tried):
 def test_an_apex_that_one_rank_lacks_is_refused_on_all(tried, wanted):
     tried(gpu=True)
     with pytest.raises(ConfigError, match=r"^rank 1: train\.fused_norm: apex, but$"):
-        settle_compilation(config(wanted), TwoRanks(["train.fused_norm: apex, but", None, 0.1]))
+        settle_compilation(config(wanted), TwoRanks(["train.fused_norm: apex, but", None, None, 0.1]))
 
 
 def test_programs_are_not_loaded_from_where_another_user_may_have_put_them(monkeypatch, tmp_path):
