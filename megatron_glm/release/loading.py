@@ -67,14 +67,17 @@ def read_release_config(directory: str | Path) -> dict[str, Any]:
 def _empty_model(directory: Path, description: dict[str, Any], paths: Sequence[Path]) -> GLM:
     from pydantic import ValidationError
 
+    from megatron_glm.config.explaining import explain
     from megatron_glm.config.schema import Model
     from megatron_glm.model.glm import GLM
     from megatron_glm.release.weights import check_shapes, stored_shapes
 
     try:
         config = Model(**{name: description[name] for name in Model.model_fields})
-    except (KeyError, ValidationError) as error:
-        raise CheckpointError(f"{directory / CONFIG}: not the sizes of a GLM: {error}") from error
+    except KeyError as error:
+        raise CheckpointError(f"{directory / CONFIG}: not the sizes of a GLM: {error} is missing") from error
+    except ValidationError as error:
+        raise CheckpointError(f"{directory / CONFIG}: not the sizes of a GLM: {explain(error, Model)}") from error
     check_shapes(stored_shapes(paths), config, description["num_ids"], directory)
     return GLM(config, num_ids=description["num_ids"], seed=None)
 

@@ -68,12 +68,28 @@ def test_a_file_that_the_manifest_does_not_list_is_not_read(release):
 
 
 @pytest.mark.parametrize(
-    "sizes", [{"num_layers": 10**12}, {"hidden_size": 4 * 10**9}, {"max_positions": 10**12}, {"vocab_size": 10**12}]
+    "sizes", [{"num_layers": 10**4}, {"hidden_size": 4 * 10**9}, {"max_positions": 10**12}, {"vocab_size": 10**12}]
 )
 def test_sizes_that_nobody_has_are_told_before_memory_is_asked_for(release, sizes):
     contents = changed_json(release, "config.json", lambda content: content.update(sizes))
     with replaced(release, contents), bounded(), pytest.raises(CheckpointError, match="its configuration asks for"):
         load_release(release)
+
+
+@pytest.mark.parametrize("wrong", [{"num_layers": 10**12}, {"num_attention_heads": 0}, {"hidden_dropout": True}, {}])
+def test_sizes_of_no_model_are_told_in_one_line(release, wrong):
+    def change(content):
+        content.update(wrong)
+        if not wrong:
+            del content["num_layers"]
+
+    name = next(iter(wrong), "num_layers")
+    with replaced(release, changed_json(release, "config.json", change)), pytest.raises(CheckpointError) as raised:
+        load_release(release)
+    told = str(raised.value)
+    assert told.startswith(f"{release / 'config.json'}: not the sizes of a GLM: ")
+    assert name in told
+    assert "\n" not in told
 
 
 @fuzz_test
