@@ -8,10 +8,10 @@ import pytest
 import torch
 from torch._inductor.runtime.cache_dir_utils import default_cache_dir
 
-from megatron_glm.config.loading import config_from_tree
 from megatron_glm.errors import ConfigError
 from megatron_glm.training.engines import compilation
 from megatron_glm.training.engines.compilation import settle_compilation
+from tests.unit.training.engines.least_config import least_config
 
 
 class TwoRanks:
@@ -46,21 +46,7 @@ def tried(monkeypatch):
 
 
 def config(compile):
-    return config_from_tree(
-        {
-            "model": {"num_layers": 1, "hidden_size": 8, "num_attention_heads": 2},
-            "tokenizer": {"path": "-"},
-            "data": {"sources": [{"path": "-"}]},
-            "optimizer": {"learning_rate": 1e-3},
-            "train": {
-                "output": "-",
-                "steps": 9,
-                "global_batch_size": 8,
-                "micro_batch_size": 2,
-                "compile": compile,
-            },
-        }
-    )
+    return least_config(compile=compile)
 
 
 @pytest.mark.parametrize(

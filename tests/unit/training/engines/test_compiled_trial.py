@@ -4,10 +4,10 @@ import pytest
 import torch
 from torch import nn
 
-from megatron_glm.config.loading import config_from_tree
 from megatron_glm.training.engines import compiled_trial
 from megatron_glm.training.engines.compiled_parts import bias_gelu, layer_norm
 from megatron_glm.training.engines.compiled_trial import try_parts
+from tests.unit.training.engines.least_config import least_config
 
 
 class PlainParts:
@@ -42,22 +42,7 @@ def tried(monkeypatch, tmp_path):
 
 
 def config(precision, tensor):
-    return config_from_tree(
-        {
-            "model": {"num_layers": 1, "hidden_size": 32, "num_attention_heads": 2},
-            "tokenizer": {"path": "-"},
-            "data": {"sources": [{"path": "-"}]},
-            "optimizer": {"learning_rate": 1e-3},
-            "train": {
-                "output": "-",
-                "steps": 9,
-                "global_batch_size": 8,
-                "micro_batch_size": 2,
-                "precision": precision,
-            },
-            "parallel": {"tensor": tensor, "sequence": tensor > 1},
-        }
-    )
+    return least_config(hidden_size=32, precision=precision, parallel={"tensor": tensor, "sequence": tensor > 1})
 
 
 @pytest.mark.parametrize("precision", ["fp32", "bf16", "fp16"])
