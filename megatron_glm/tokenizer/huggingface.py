@@ -112,7 +112,7 @@ class HuggingFaceTokenizer(Tokenizer):
 
 def _load(model: bytes) -> tokenizers.Tokenizer:
     # glibc gives each thread memory of its own. What loading leaves behind is full of holes, and encoding, which
-    # allocates several times a token, takes a quarter longer in them: so they are left to a thread that ends.
+    # allocates several times a token, takes a third longer in them: so they are left to a thread that ends.
     with ThreadPoolExecutor(1) as thread:
         return thread.submit(tokenizers.Tokenizer.from_buffer, model).result()
 
